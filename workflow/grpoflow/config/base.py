@@ -1,0 +1,71 @@
+"""What every section of the configuration shares: strictness, and the kind of each key."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+Kind = Literal["convergence", "layout", "execution"]
+
+REQUIRED: Any = ...
+EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
+
+
+class Section(BaseModel):
+    """A part of the configuration. Unknown keys are refused, values are never coerced from another type."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        validate_default=True,
+        use_attribute_docstrings=True,
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def number_with_exponent(cls, value: Any, info: ValidationInfo) -> Any:
+        """YAML 1.1 reads 1e-6 (no dot) as text; everybody who writes it means the number."""
+        field = cls.model_fields[info.field_name or ""]
+        is_float = field.annotation is float or float in get_args(field.annotation)
+        if is_float and isinstance(value, str) and EXPONENT.fullmatch(value):
+            return float(value)
+        return value
+
+
+def convergence(default: Any = REQUIRED, **constraints: Any) -> Any:
+    """Declare a key that changes what is learned: part of the run's identity, a change makes a new run."""
+    return Field(default, json_schema_extra={"x-kind": "convergence"}, **constraints)
+
+
+def layout(default: Any = REQUIRED, **constraints: Any) -> Any:
+    """Declare a key that changes how the work is split: stored with checkpoints, not in the identity."""
+    return Field(default, json_schema_extra={"x-kind": "layout"}, **constraints)
+
+
+def execution(default: Any = REQUIRED, **constraints: Any) -> Any:
+    """Declare a key that may change at any time and re-runs nothing."""
+    return Field(default, json_schema_extra={"x-kind": "execution"}, **constraints)
+
+
+def section(default: Any = REQUIRED) -> Any:
+    """Declare a nested section; its own keys say of which kind they are."""
+    if default is REQUIRED or default is None:
+        return Field(default)
+    return Field(default_factory=default)
+
+
+def keys_of_kind(model: BaseModel, kind: Kind) -> dict[str, Any]:
+    """Return the values of one kind as nested plain dicts, in the shape of the configuration."""
+    values: dict[str, Any] = {}
+    for name, field in type(model).model_fields.items():
+        value = getattr(model, name)
+        if isinstance(value, Section):
+            nested = keys_of_kind(value, kind)
+            if nested:
+                values[name] = nested
+        elif isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("x-kind") == kind:
+            values[name] = value
+    return values

@@ -1,0 +1,49 @@
+"""Section `cluster`: the machines. Partition, account, qos and wall-time live in the Snakemake profile."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import field_validator
+
+from .base import Section, execution
+
+SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
+
+
+class ClusterConfig(Section):
+    device: Literal["cuda", "cpu"] = execution("cuda")
+    """`cpu` runs the real programs on the stand-ins of envs/cpu, for tests and the tiny default only."""
+
+    environment: str = execution()
+    """Prefix of the Python environment that holds ms-swift, megatron-core and vLLM (`bin/swift` is in it)."""
+
+    ms_swift: str = execution("4.6.0")
+    """Version of ms-swift in the environment: arguments and rules are checked against this release."""
+
+    gpu: str = execution("A800-SXM4-80GB")
+    """GPU of a node, for the memory and time estimates."""
+
+    gpus_per_node: int = execution(8, gt=0)
+    """GPUs of a node. On `device: cpu` they are worker slots."""
+
+    cache: str = execution(".cache")
+    """Directory on the shared filesystem for the data-set caches of ms-swift (MODELSCOPE_CACHE)."""
+
+    first_port: int = execution(20000, ge=1024, le=60000)
+    """Lowest port used; each job takes a block above it that follows from its job id."""
+
+    env: dict[str, str] = execution({})
+    """Extra environment of every program, e.g. NCCL_SOCKET_IFNAME. Never secrets: those come from the
+    environment of the person who runs Snakemake."""
+
+    @field_validator("env")
+    @classmethod
+    def no_secrets(cls, env: dict[str, str]) -> dict[str, str]:
+        for name in env:
+            if any(word in name.upper().split("_") for word in SECRET_WORDS):
+                raise ValueError(
+                    f"{name} looks like a secret; export it in the shell that runs snakemake, "
+                    "a configuration is copied into results and logs"
+                )
+        return env

@@ -1,0 +1,12 @@
+"""Section `convert`: from Hugging Face to Megatron-core."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from .base import Section, execution
+
+
+class ConvertConfig(Section):
+    mode: Literal["mcore", "direct"] = execution("mcore")
+    """`mcore` converts and verifies once; `direct` lets the trainer load the Hugging Face directory."""

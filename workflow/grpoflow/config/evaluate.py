@@ -1,0 +1,24 @@
+"""Section `evaluate`: SFT model against GRPO model on held-out prompts."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from .base import Section, convergence
+
+
+class EvaluateConfig(Section):
+    engine: Literal["vllm", "transformers"] = convergence("vllm")
+    """Engine of `swift infer`."""
+
+    samples: int = convergence(8, gt=0)
+    """Completions per prompt, sampled as in training."""
+
+    batch_size: int = convergence(64, gt=0)
+    """Prompts per batch (engine: transformers)."""
+
+    seed: int = convergence(0, ge=0)
+    """Seed of the sampling and of the bootstrap."""
+
+    confidence: float = convergence(0.95, gt=0, lt=1)
+    """Coverage of the bootstrap interval."""

@@ -1,0 +1,31 @@
+"""Section `rewards`: the reward functions of GRPO and of evaluation."""
+
+from __future__ import annotations
+
+from pydantic import model_validator
+
+from .base import Section, convergence
+
+
+class RewardsConfig(Section):
+    functions: list[str] = convergence(min_length=1)
+    """Names of reward functions, built into ms-swift or registered by `plugin`."""
+
+    weights: list[float] | None = convergence(None)
+    """One weight per function; all 1 by default."""
+
+    plugin: str | None = convergence(None)
+    """Python file that registers reward functions in `swift.rewards.orms` (`--external_plugins`)."""
+
+    @model_validator(mode="after")
+    def one_weight_per_function(self) -> RewardsConfig:
+        if self.weights is not None and len(self.weights) != len(self.functions):
+            raise ValueError(
+                f"weights has {len(self.weights)} entries for {len(self.functions)} functions; "
+                f"give one weight per function, e.g. {[1.0] * len(self.functions)}"
+            )
+        return self
+
+    def weight_of(self) -> dict[str, float]:
+        """Map each function to its weight."""
+        return dict(zip(self.functions, self.weights or [1.0] * len(self.functions), strict=True))

@@ -1,0 +1,17 @@
+"""Section `sft`: the optional warm start before GRPO."""
+
+from __future__ import annotations
+
+from .base import convergence, layout
+from .tuner import TunerConfig
+
+
+class SftConfig(TunerConfig):
+    dataset: str = convergence()
+    """JSONL with complete conversations."""
+
+    max_length: int = convergence(4096, gt=0)
+    """Longest conversation in tokens."""
+
+    nodes: int = layout(1, gt=0)
+    """Nodes of the SFT job."""
