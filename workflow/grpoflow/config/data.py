@@ -21,7 +21,7 @@ class DataConfig(Section):
     """What the trainer does with a prompt that is still too long. `left` can cut image placeholders."""
 
     image_max_tokens: int | None = convergence(None, gt=0)
-    """IMAGE_MAX_TOKEN_NUM of ms-swift (1 token = 32x32 px), the same for cache, server, trainer, evaluation."""
+    """IMAGE_MAX_TOKEN_NUM (1 token = 32x32 px), the same for cache, server, trainer and evaluation."""
 
     on_invalid: Literal["drop", "refuse"] = convergence("drop")
     """Whether invalid rows are dropped and listed in rejected.jsonl, or stop the stage."""

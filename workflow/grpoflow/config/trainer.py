@@ -28,7 +28,7 @@ class TrainerConfig(TunerConfig):
     """Normalisation of the loss."""
 
     beta: float = convergence(0.04, ge=0)
-    """Weight of the KL term. 0 saves no memory in full-parameter Megatron GRPO: it loads the reference anyway."""
+    """Weight of the KL term. 0 saves no memory in full-parameter Megatron GRPO, which loads the reference."""
 
     epsilon: float = convergence(0.2, gt=0)
     """Lower clip range of the policy ratio."""

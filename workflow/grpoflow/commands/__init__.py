@@ -1,0 +1,1 @@
+"""The exact argument list and environment of every external program."""

@@ -1,0 +1,36 @@
+"""`swift infer`: completions for evaluation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from grpoflow.config import Config
+
+from . import cpu
+from .base import Command, flags, program
+from .common import model_arguments, sampling_arguments
+
+
+def infer(config: Config, model: Path, prompts: Path, result: Path, *, greedy: bool) -> Command:
+    """Complete every row of `prompts` into `result` (which must not exist: rows are appended to it)."""
+    sampling = {"temperature": 0.0} if greedy else sampling_arguments(config)
+    arguments = {
+        **model_arguments(config, str(model)),
+        "val_dataset": prompts,
+        "split_dataset_ratio": 0,
+        "infer_backend": config.evaluate.engine,
+        "max_length": config.data.max_length,
+        "max_new_tokens": config.trainer.max_completion_length,
+        "result_path": result,
+        "seed": config.evaluate.seed,
+        **sampling,
+    }
+    if config.evaluate.engine == "transformers":
+        arguments["max_batch_size"] = config.evaluate.batch_size
+    else:
+        arguments |= {
+            "vllm_tensor_parallel_size": config.rollout.tensor_parallel_size,
+            "vllm_gpu_memory_utilization": config.rollout.gpu_memory_utilization,
+            "vllm_max_model_len": config.data.max_length + config.trainer.max_completion_length,
+        }
+    return Command(program(config, "swift", "infer") + flags(arguments), cpu.environment(config, "hf"))
