@@ -7,8 +7,8 @@ scripts/test-cluster kill-node N | stop-node N | start-node N
 
 Runs as root on Debian, without systemd, and installs the Debian packages when they are missing. Everything it
 writes is in one directory, $GRPOFLOW_TEST_CLUSTER (default /tmp/grpoflow-test-cluster-<uid>), except the link
-/etc/slurm/slurm.conf, which `start` makes and `stop` removes. The GPUs are device files without a device: jobs
-get CUDA_VISIBLE_DEVICES, but nothing to compute on. `status` exits 0 when everything is up, else 3.
+/etc/slurm/slurm.conf, which `start` makes and `stop` removes. GPUs are device files without a device: a job
+gets CUDA_VISIBLE_DEVICES, but nothing to compute on. `status` exits 0 when everything is up, else 3.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ NODE_PREFIX = "a800-"
 GPUS_PER_NODE = 8
 FIRST_NODE_PORT = 17000
 DATABASE_PORT = 33306
+CLUSTER_NAME = "grpoflow"  # as in tests/cluster/slurm.conf
 ACCOUNT = "train"
 NVIDIA_MAJOR = 195
 WAIT_SECONDS = 60.0
@@ -476,11 +477,15 @@ def start_slurmdbd(cluster: Cluster) -> None:
     if daemon_pid(cluster, "slurmdbd") is None:
         launch(cluster, "slurmdbd", "slurmdbd").wait()
     wait_until(lambda: works(cluster, "sacctmgr", "-n", "list", "cluster"), cluster, "slurmdbd")
-    if not run(cluster, "sacctmgr", "-n", "list", "user", "root", "format=defaultaccount").strip():
-        if not run(cluster, "sacctmgr", "-n", "list", "cluster", "grpoflow").strip():
-            run(cluster, "sacctmgr", "-iQ", "add", "cluster", "grpoflow")
-        run(cluster, "sacctmgr", "-iQ", "add", "account", ACCOUNT, "Cluster=grpoflow")
-        run(cluster, "sacctmgr", "-iQ", "add", "user", "root", f"Account={ACCOUNT}")
+    listed = run(cluster, "sacctmgr", "-n", "list", "user", "root", "format=defaultaccount")
+    if listed.strip() == ACCOUNT:
+        return
+    # What exists already is an error to sacctmgr; the last command fails unless all of them exist.
+    works(cluster, "sacctmgr", "-iQ", "add", "cluster", CLUSTER_NAME)
+    works(cluster, "sacctmgr", "-iQ", "add", "account", ACCOUNT, f"Cluster={CLUSTER_NAME}")
+    works(cluster, "sacctmgr", "-iQ", "add", "user", "root", f"Account={ACCOUNT}")
+    # slurmdbd makes an account "root" for root, which would stay the default.
+    run(cluster, "sacctmgr", "-iQ", "modify", "user", "root", "set", f"DefaultAccount={ACCOUNT}")
 
 
 def start_slurmctld(cluster: Cluster) -> None:
