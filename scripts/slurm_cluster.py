@@ -572,6 +572,13 @@ def cancel_jobs(cluster: Cluster) -> None:
         cluster.say(f"jobs not cancelled: {error}")
 
 
+def remove_cgroups() -> None:
+    """slurmd leaves its empty control groups behind (`start --cgroup`)."""
+    for top in Path("/sys/fs/cgroup").glob(f"*/slurm_{NODE_PREFIX}*"):
+        for path, _, _ in os.walk(top, topdown=False):
+            Path(path).rmdir()
+
+
 def stop(cluster: Cluster) -> None:
     """End every process of the cluster: jobs, nodes, what jobs left behind, services in reverse order."""
     if daemon_pid(cluster, "slurmctld") is not None:
@@ -584,6 +591,7 @@ def stop(cluster: Cluster) -> None:
     for service in reversed(cluster.services):
         pid = daemon_pid(cluster, service)
         end_processes([] if pid is None else [pid])
+    remove_cgroups()
     unlink_system_conf(cluster)
     cluster.say("cluster stopped")
 

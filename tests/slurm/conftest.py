@@ -1,0 +1,48 @@
+"""The fixture `cluster`: a real Slurm cluster on this machine, started once for the test session."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_client import ClusterClient
+
+ROOT = Path(os.environ.get("GRPOFLOW_TEST_CLUSTER") or f"/tmp/grpoflow-test-cluster-{os.getuid()}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "slurm: runs on a real Slurm cluster that the tests start on this machine"
+    )
+
+
+@pytest.fixture(scope="session")
+def session_cluster() -> Iterator[ClusterClient]:
+    """The cluster, for one test session at a time: tests kill its nodes. Left running if it was before."""
+    if os.geteuid() != 0 or (shutil.which("slurmctld") is None and shutil.which("apt-get") is None):
+        pytest.skip("the test cluster needs root, and Slurm installed or Debian's apt-get")
+    ROOT.mkdir(parents=True, exist_ok=True)
+    with (ROOT / "session.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        client = ClusterClient(ROOT)
+        was_up = client.control("status").returncode == 0
+        try:
+            client.start()
+            yield client
+        finally:
+            if not was_up:
+                client.stop()
+
+
+@pytest.fixture
+def cluster(session_cluster: ClusterClient) -> Iterator[ClusterClient]:
+    """The cluster with all its nodes up; the jobs of the test are cancelled at its end."""
+    if session_cluster.control("status").returncode != 0:
+        session_cluster.start()
+    yield session_cluster
+    if session_cluster.control("status").returncode == 0:
+        session_cluster.run("scancel", "--user=root")
