@@ -36,3 +36,15 @@ def to_hf(config: Config, source: Path, base: Path, output: Path) -> Command:
         "exist_ok": True,
     }
     return Command(program(config, "swift", "export") + flags(arguments), cpu.environment(config, "megatron"))
+
+
+def merge_adapter(config: Config, base: Path, adapter: Path, output: Path) -> Command:
+    """Merge a LoRA adapter of the swift backend into its base model."""
+    arguments = {
+        **model_arguments(config, str(base)),
+        "adapters": adapter,
+        "merge_lora": True,
+        "output_dir": output,
+        "exist_ok": True,
+    }
+    return Command(program(config, "swift", "export") + flags(arguments), cpu.environment(config, "hf"))

@@ -10,6 +10,3 @@ from .base import Section, convergence
 class ExportConfig(Section):
     checkpoint: Literal["last"] | int = convergence("last")
     """Step to export, or the last one."""
-
-    torch_dtype: Literal["bfloat16", "float16", "float32"] | None = convergence(None)
-    """Type of the exported weights; that of training by default."""

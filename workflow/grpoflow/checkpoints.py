@@ -1,0 +1,159 @@
+"""Checkpoints on disk: Hugging Face directories, Megatron-core directories, and those of a GRPO run.
+
+Nothing here loads weights: names, shapes and completeness are read from headers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from grpoflow.files import read_json
+
+HF_FILES = ("config.json", "tokenizer_config.json")
+CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+TRACKER = "latest_checkpointed_iteration.txt"
+
+
+class CheckpointError(Exception):
+    """A checkpoint is not what it must be. The message names the file and the fault."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def tensors(directory: Path) -> dict[str, Tensor]:
+    """Read name, shape and type of every tensor of a Hugging Face directory.
+
+    Raises:
+        CheckpointError: there is none, a shard is torn, or the index names a shard that is missing.
+    """
+    shards = sorted(directory.glob("*.safetensors"))
+    if not shards:
+        raise CheckpointError(f"no safetensors in {directory}")
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        named = set(json.loads(index.read_text())["weight_map"].values())
+        missing = sorted(named - {shard.name for shard in shards})
+        if missing:
+            raise CheckpointError(f"{index} names shards that are missing: {', '.join(missing)}")
+    found: dict[str, Tensor] = {}
+    for shard in shards:
+        try:
+            with safe_open(shard, framework="numpy") as content:
+                for name in content.keys():  # noqa: SIM118 - not a dict
+                    piece = content.get_slice(name)
+                    found[name] = Tensor(tuple(piece.get_shape()), str(piece.get_dtype()))
+        except SafetensorError as error:
+            raise CheckpointError(f"{shard} cannot be read: {error}") from error
+    return found
+
+
+def check_hf_directory(directory: Path, reference: Path) -> dict[str, Tensor]:
+    """Check that a Hugging Face directory holds the same tensors as the one it was made from.
+
+    Raises:
+        CheckpointError: a file or a tensor is missing, was added, or has another shape.
+    """
+    for name in HF_FILES:
+        if not (directory / name).is_file():
+            raise CheckpointError(f"{directory} has no {name}")
+    ours, theirs = tensors(directory), tensors(reference)
+    problems = [f"missing: {name}" for name in sorted(theirs.keys() - ours.keys())]
+    problems += [f"added: {name}" for name in sorted(ours.keys() - theirs.keys())]
+    problems += [
+        f"{name}: shape {ours[name].shape}, not {theirs[name].shape}"
+        for name in sorted(ours.keys() & theirs.keys())
+        if ours[name].shape != theirs[name].shape
+    ]
+    if problems:
+        shown = "\n".join(f"  {problem}" for problem in problems[:20])
+        raise CheckpointError(f"{directory} and {reference} differ in {len(problems)} tensors:\n{shown}")
+    return ours
+
+
+def check_mcore_directory(directory: Path) -> None:
+    """Check that a torch_dist checkpoint is complete.
+
+    Raises:
+        CheckpointError: a file is missing or empty.
+    """
+    tracker = directory / TRACKER
+    if not tracker.is_file():
+        raise CheckpointError(f"{tracker} is missing")
+    iteration = directory / f"iter_{int(tracker.read_text()):07d}"
+    shards = list(iteration.glob("*.distcp"))
+    if not shards:
+        raise CheckpointError(f"no *.distcp in {iteration}")
+    for path in (directory / "args.json", iteration / ".metadata", iteration / "common.pt", *shards):
+        if not path.is_file() or not path.stat().st_size:
+            raise CheckpointError(f"{path} is missing or empty")
+    read_json(directory / "args.json")
+
+
+@dataclass(frozen=True)
+class RunCheckpoint:
+    """A complete checkpoint of a GRPO run."""
+
+    path: Path
+    step: int
+
+
+def newest_checkpoint(output: Path) -> RunCheckpoint | None:
+    """Find the newest complete checkpoint of a run, or None.
+
+    `last-checkpoint` is swapped only after a checkpoint is written completely (ms-swift >= 4.5.3,
+    swift/utils/io_utils.py:110-139), so nothing newer than its target counts.
+    `latest_checkpointed_iteration.txt` is written earlier and proves nothing.
+    """
+    link = output / "last-checkpoint"
+    if not link.is_dir():
+        return None
+    newest = _step(link.resolve())
+    candidates = sorted(
+        (step, path) for path in output.glob("checkpoint-*") if 0 < (step := _step(path)) <= newest
+    )
+    for step, path in reversed(candidates):
+        try:
+            check_run_checkpoint(path)
+        except CheckpointError:
+            continue  # torn: the one before it is used
+        return RunCheckpoint(path, step)
+    return None
+
+
+def check_run_checkpoint(path: Path) -> None:
+    """Check one checkpoint of a run: its weights, and the optimizer state where it was saved.
+
+    Raises:
+        CheckpointError: it is not complete.
+    """
+    if (path / TRACKER).is_file():
+        check_mcore_directory(path)
+    elif not (path / "trainer_state.json").is_file():
+        raise CheckpointError(f"{path} holds neither a Megatron checkpoint nor a trainer_state.json")
+    tensors(path)
+
+
+def set_aside_incomplete(output: Path, newest: RunCheckpoint | None) -> list[Path]:
+    """Rename checkpoints newer than `newest`, so that no attempt trains from half a checkpoint."""
+    moved = []
+    for path in output.glob("checkpoint-*"):
+        if _step(path) > (newest.step if newest else 0):
+            aside = path.with_name(f"incomplete-{path.name}-{uuid.uuid4().hex[:8]}")
+            path.rename(aside)
+            moved.append(aside)
+    return moved
+
+
+def _step(path: Path) -> int:
+    match = CHECKPOINT.fullmatch(path.name)
+    return int(match[1]) if match else -1

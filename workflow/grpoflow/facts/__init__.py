@@ -1,0 +1,1 @@
+"""Data files about released packages, and the functions that read them. Needs the standard library only."""

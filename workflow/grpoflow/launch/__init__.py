@@ -1,0 +1,1 @@
+"""Jobs and processes: on Slurm or on this machine."""

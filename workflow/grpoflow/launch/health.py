@@ -1,0 +1,63 @@
+"""Asking a rollout server whether it is well."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+HEALTH_SECONDS = 5.0
+COMPLETION_SECONDS = 300.0
+
+# straight to the node: a proxy configured for the internet cannot reach it
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class ServerUnwell(Exception):
+    """A server answers, but not with a completion."""
+
+
+def is_healthy(host: str, port: int) -> bool:
+    """Whether `/health` answers 200 at exactly this address.
+
+    `swift rollout` moves to another port when its own is taken (swift/arguments/deploy_args.py:57), so only
+    the exact port counts.
+    """
+    try:
+        with OPENER.open(f"http://{host}:{port}/health/", timeout=HEALTH_SECONDS) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError, ValueError):
+        return False
+
+
+def check_completion(host: str, port: int, prompt: str) -> str:
+    """Ask for one completion and return its text.
+
+    Raises:
+        ServerUnwell: the request failed, or the completion is empty.
+    """
+    body = {
+        "infer_requests": [{"messages": [{"role": "user", "content": prompt}]}],
+        "request_config": {"max_tokens": 16, "temperature": 1.0},
+    }
+    request = urllib.request.Request(
+        f"http://{host}:{port}/infer/",
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    try:
+        with OPENER.open(request, timeout=COMPLETION_SECONDS) as answer:
+            text = _text(json.load(answer))
+    except (OSError, urllib.error.URLError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise ServerUnwell(f"http://{host}:{port}/infer/ failed: {error!r}") from error
+    if not text.strip():
+        raise ServerUnwell(f"http://{host}:{port}/infer/ returned an empty completion")
+    return text
+
+
+def _text(answer: Any) -> str:
+    first = answer[0]
+    choices = first["response"]["choices"] if "response" in first else first["choices"]
+    text: str = choices[0]["message"]["content"]
+    return text

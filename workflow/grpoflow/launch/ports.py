@@ -1,0 +1,39 @@
+"""Ports of one job: a block that follows from the job id, checked to be free."""
+
+from __future__ import annotations
+
+import socket
+
+# Linux hands out ports from 32768 to any client: a block there can be taken between the check and the use
+EPHEMERAL_FLOOR = 32768
+
+
+class NoFreePorts(Exception):
+    """No block of ports is free."""
+
+
+def port_block(job_id: int, size: int, first: int) -> int:
+    """Find the base of a free block of `size` ports for a job.
+
+    Jobs that share a node start at different blocks; a block with a taken port is passed over.
+
+    Raises:
+        NoFreePorts: every block from `first` up to the ephemeral ports is taken.
+    """
+    blocks = max(1, (EPHEMERAL_FLOOR - first) // size)
+    for offset in range(blocks):
+        base = first + (job_id + offset) % blocks * size
+        if all(is_free(port) for port in range(base, base + size)):
+            return base
+    raise NoFreePorts(f"no {size} consecutive free ports between {first} and {EPHEMERAL_FLOOR}")
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on the port now. A socket in TIME_WAIT does not count as taken."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError:
+            return False
+    return True

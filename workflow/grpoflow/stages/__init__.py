@@ -1,0 +1,1 @@
+"""What each rule of the workflow calls."""

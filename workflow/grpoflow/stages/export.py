@@ -1,0 +1,106 @@
+"""Stage export_hf: the trained model as a Hugging Face directory, checked against what was trained."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from grpoflow.checkpoints import TRACKER, check_hf_directory
+from grpoflow.commands.convert import to_hf
+from grpoflow.files import read_json, sha256, write_text
+
+from .base import Stage, attempt_directory, finish, manifest_of
+from .convert import start_directory
+from .inside import compare_logits, compare_tensors
+from .models import chosen_checkpoint, trained_model
+
+# what belongs to the training, not to the model
+TRAINING_FILES = {
+    "args.json",
+    "optimizer.pt",
+    "scheduler.pt",
+    "trainer_state.json",
+    "training_args.bin",
+    TRACKER,
+}
+
+
+def export_hf(stage: Stage) -> None:
+    """Copy the trained weights, compare them with the Megatron checkpoint and in logits, write a model card.
+
+    Raises:
+        CheckpointError, ProgramFailed: a tensor is missing or differs, or the model does not load.
+    """
+    config = stage.config
+    start = start_directory(stage)
+    train = manifest_of(stage.input["train"])
+    with attempt_directory(stage) as work:
+        checkpoint = chosen_checkpoint(config, train)
+        source = trained_model(stage, checkpoint, start, work)
+        model = work / "model"
+        _copy_model(source, model)
+        check_hf_directory(model, start)
+        checks: dict[str, Any] = {"same_tensors_as": str(start)}
+        if (checkpoint / TRACKER).is_file() and config.trainer.tuner == "full":
+            # the optimizer's own weights, by another way than the trainer's own export
+            converted = work / "converted"
+            stage.run("to_hf", to_hf(config, checkpoint, start, converted))
+            compare_tensors(stage, model, converted)
+            shutil.rmtree(converted)
+            checks["equal_to_mcore_checkpoint"] = True
+        prompts = Path(stage.input["dataset"]).parent / "val.jsonl"
+        compare_logits(stage, model, source, prompts, work / "logits.json")
+        checks["logits"] = read_json(work / "logits.json")
+        evaluation = manifest_of(stage.input["evaluation"])
+        write_text(model / "README.md", model_card(stage, train, evaluation))
+        shutil.rmtree(work / "merged", ignore_errors=True)
+        files = {path.name: sha256(path) for path in sorted(model.iterdir())}
+        finish(stage, work, model="model", checkpoint=str(checkpoint), checks=checks, sha256=files)
+
+
+def _copy_model(source: Path, target: Path) -> None:
+    target.mkdir()
+    for path in sorted(source.iterdir()):
+        if path.is_file() and path.name not in TRAINING_FILES and not path.name.startswith("rng_state"):
+            try:
+                os.link(path, target / path.name)  # hundreds of gigabytes: no copy on the same filesystem
+            except OSError:
+                shutil.copy2(path, target / path.name)
+
+
+def model_card(stage: Stage, train: dict[str, Any], evaluation: dict[str, Any]) -> str:
+    """Describe the model by the facts of its run."""
+    config, sampled = stage.config, evaluation["sampled"]
+    difference = sampled["difference"]
+    lines = [
+        "---",
+        "library_name: transformers",
+        "tags: [grpo, ms-swift, grpoflow]",
+        "---",
+        "",
+        f"# {stage.subject}",
+        "",
+        f"GRPO with ms-swift ({config.trainer.backend}): {train['step']} steps of "
+        f"{config.trainer.global_batch_size} completions ({config.trainer.num_generations} per prompt), "
+        f"learning rate {config.trainer.learning_rate}, beta {config.trainer.beta}, "
+        f"seed {config.trainer.seed}.",
+        "",
+        f"Held-out evaluation: {evaluation['prompts']} prompts, {evaluation['samples']} samples each.",
+        "",
+        "| reward | before | after |",
+        "|---|---|---|",
+        *(
+            f"| {name} | {sampled['sft']['functions'][name]:.4f} | {sampled['grpo']['functions'][name]:.4f} |"
+            for name in config.rewards.functions
+        ),
+        f"| weighted | {sampled['sft']['reward']:.4f} | {sampled['grpo']['reward']:.4f} |",
+        "",
+        f"Paired difference {difference['mean']:+.4f}, {difference['confidence']:.0%} bootstrap interval "
+        f"by prompt [{difference['low']:+.4f}, {difference['high']:+.4f}].",
+        "",
+        "Versions: " + ", ".join(f"{name} {version}" for name, version in train["versions"].items()) + ".",
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,78 @@
+"""From a Snakemake job to a stage."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from grpoflow.checkpoints import CheckpointError
+from grpoflow.files import new_log_directory
+from grpoflow.launch.job import SubmissionFailed
+from grpoflow.launch.process import ProgramFailed
+from grpoflow.plan.problem import PlanError
+
+from .base import Stage, StageFailed, fail
+from .convert import convert_to_mcore
+from .dag import LOGS, Dag
+from .dataset import cache_dataset
+from .demo import demo_data, demo_model
+from .evaluate import evaluate
+from .export import export_hf
+from .preflight import preflight
+from .report import report
+from .rl import DriverOrphaned, rollout_server, train_grpo
+from .sft import sft
+
+STAGES: dict[str, Callable[[Stage], None]] = {
+    "demo_data": demo_data,
+    "demo_model": demo_model,
+    "preflight": preflight,
+    "cache_dataset": cache_dataset,
+    "sft": sft,
+    "convert_to_mcore": convert_to_mcore,
+    "rollout_server": rollout_server,
+    "train_grpo": train_grpo,
+    "evaluate": evaluate,
+    "export_hf": export_hf,
+    "report": report,
+}
+RL_STAGES = ("rollout_server", "train_grpo")
+EXPECTED = (StageFailed, ProgramFailed, CheckpointError, SubmissionFailed, PlanError, DriverOrphaned)
+
+
+def run(job: Any) -> int:
+    """Run the stage of a Snakemake job; return the exit code.
+
+    `job` is the object that Snakemake gives to a script: rule, wildcards, input, output, log, resources and
+    the merged configuration.
+    """
+    subject = next(iter(job.wildcards.values()), "-")
+    log = Path(job.log[0]) if job.log else None
+    stage = Stage(
+        name=job.rule,
+        subject=subject,
+        config=Dag(job.config).config(job.wildcards),
+        input=dict(job.input.items()),
+        output=Path(job.output[0]),
+        logs=_logs(job.rule, subject),
+        resources=dict(job.resources.items()),
+    )
+    try:
+        STAGES[job.rule](stage)
+    except EXPECTED as error:
+        return fail(stage.name, stage.subject, str(error), log)
+    except KeyboardInterrupt:
+        print(f"[{stage.name} {stage.subject}] interrupted", file=sys.stderr, flush=True)
+        return 130
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(f"{stage.name} {stage.subject}: done, logs in {stage.logs}\n", encoding="utf-8")
+    return 0
+
+
+def _logs(rule: str, subject: str) -> Path:
+    if rule in RL_STAGES:
+        return LOGS / subject / "train_grpo"  # each attempt of the job claims a directory in it
+    return new_log_directory(LOGS / subject / rule)

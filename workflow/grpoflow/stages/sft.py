@@ -1,0 +1,73 @@
+"""Stage sft: the optional warm start."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from grpoflow import metrics
+from grpoflow.checkpoints import check_hf_directory
+from grpoflow.commands.distributed import Ranks
+from grpoflow.commands.sft import sft as sft_command
+from grpoflow.config.tuner import Parallel
+from grpoflow.files import fingerprint
+
+from .base import Stage, StageFailed, attempt_directory, finish
+
+
+def sft(stage: Stage) -> None:
+    """Train on the cached conversations; the result is a Hugging Face directory `model`.
+
+    Raises:
+        StageFailed: nothing was learned (grad_norm 0), or the checkpoint is not complete.
+    """
+    config = stage.config
+    cached = Path(stage.input["dataset"]).parent / "sft" / "train"
+    with attempt_directory(stage) as work:
+        run = work / "run"
+        command = sft_command(config, cached, run, Ranks(), Parallel())
+        log = run / "logging.jsonl"
+        stage.run("sft", command, lambda: metrics.progress(log))
+        steps = metrics.read_steps(log)
+        check_learning(steps)
+        checkpoint = last_checkpoint(run)
+        check_hf_directory(checkpoint, Path(config.model.path))
+        (work / "model").mkdir()
+        for path in sorted(checkpoint.iterdir()):
+            if path.is_file():
+                path.rename(work / "model" / path.name)
+        log.rename(work / "logging.jsonl")
+        shutil.rmtree(run)
+        finish(
+            stage,
+            work,
+            model="model",
+            fingerprint=fingerprint(work / "model"),
+            steps=steps[-1]["step"],
+            loss={"first": steps[0]["loss"], "last": steps[-1]["loss"]},
+        )
+
+
+def check_learning(steps: list[dict[str, float]]) -> None:
+    """Refuse a training that moved nothing.
+
+    Raises:
+        StageFailed: no step was logged, or the gradient was 0 at every step. On a CPU a wrong gather makes
+            that happen without any error.
+    """
+    if not steps:
+        raise StageFailed("the trainer logged no step")
+    if all(step.get("grad_norm") == 0 for step in steps):
+        raise StageFailed("grad_norm is 0 at every step: nothing was trained")
+
+
+def last_checkpoint(run: Path) -> Path:
+    """Find the newest checkpoint of a training run.
+
+    Raises:
+        StageFailed: there is none.
+    """
+    link = run / "last-checkpoint"
+    if not link.is_dir():
+        raise StageFailed(f"the trainer left no {link}")
+    return link.resolve()

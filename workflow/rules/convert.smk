@@ -1,0 +1,15 @@
+rule convert_to_mcore:
+    input:
+        start=dag.start,
+        plans=dag.plans,
+    output:
+        "results/shared/mcore/{mcore}/manifest.json",
+    log:
+        "logs/rules/convert_to_mcore-{mcore}.log",
+    message:
+        "Convert to Megatron-core and back, compare every tensor"
+    resources:
+        mem_mb=16000,
+        runtime=240,
+    script:
+        "../scripts/stage.py"

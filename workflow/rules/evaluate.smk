@@ -1,0 +1,23 @@
+rule evaluate:
+    input:
+        dataset=dag.dataset,
+        start=dag.start,
+        train="results/{experiment}/train.json",
+        plugin=dag.reward_plugin,
+    output:
+        report(
+            "results/{experiment}/evaluation/manifest.json",
+            caption="../report/evaluation.rst",
+            category="{experiment}",
+        ),
+    log:
+        "logs/rules/evaluate-{experiment}.log",
+    params:
+        settings=dag.evaluate_keys,
+    message:
+        "Evaluate {wildcards.experiment} before and after GRPO"
+    resources:
+        mem_mb=16000,
+        runtime=480,
+    script:
+        "../scripts/stage.py"

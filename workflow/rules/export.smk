@@ -1,0 +1,19 @@
+rule export_hf:
+    input:
+        dataset=dag.dataset,
+        start=dag.start,
+        train="results/{experiment}/train.json",
+        evaluation="results/{experiment}/evaluation/manifest.json",
+    output:
+        "results/{experiment}/export/manifest.json",
+    log:
+        "logs/rules/export_hf-{experiment}.log",
+    params:
+        settings=dag.export_keys,
+    message:
+        "Export {wildcards.experiment} to Hugging Face format"
+    resources:
+        mem_mb=16000,
+        runtime=240,
+    script:
+        "../scripts/stage.py"

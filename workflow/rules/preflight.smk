@@ -1,0 +1,11 @@
+rule preflight:
+    output:
+        "results/{experiment}/plan.json",
+    log:
+        "logs/rules/preflight-{experiment}.log",
+    params:
+        run=dag.run_hash,
+    message:
+        "Check and plan {wildcards.experiment}"
+    script:
+        "../scripts/stage.py"

@@ -1,0 +1,15 @@
+rule sft:
+    input:
+        dataset=dag.dataset,
+        model=dag.base_model,
+    output:
+        "results/shared/sft/{sft}/manifest.json",
+    log:
+        "logs/rules/sft-{sft}.log",
+    message:
+        "Warm start: supervised fine-tuning"
+    resources:
+        mem_mb=16000,
+        runtime=1440,
+    script:
+        "../scripts/stage.py"

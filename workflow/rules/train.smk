@@ -1,0 +1,46 @@
+# Two views of one job (grpoflow.launch): both attach to it, and the first one submits it.
+
+
+rule rollout_server:
+    input:
+        dataset=dag.dataset,
+        start=dag.start,
+        mcore=dag.mcore,
+        plugin=dag.reward_plugin,
+        plan="results/{experiment}/plan.json",
+    output:
+        "results/{experiment}/endpoints.json",
+    log:
+        "logs/rules/rollout_server-{experiment}.log",
+    params:
+        run=dag.run_hash,
+    message:
+        "Start the GRPO job of {wildcards.experiment} and wait for its rollout servers"
+    resources:
+        mem_mb=16000,
+        runtime=1440,
+    script:
+        "../scripts/stage.py"
+
+
+rule train_grpo:
+    input:
+        dataset=dag.dataset,
+        start=dag.start,
+        mcore=dag.mcore,
+        plugin=dag.reward_plugin,
+        plan="results/{experiment}/plan.json",
+        endpoints=dag.endpoints,
+    output:
+        "results/{experiment}/train.json",
+    log:
+        "logs/rules/train_grpo-{experiment}.log",
+    params:
+        run=dag.run_hash,
+    message:
+        "Train {wildcards.experiment} with GRPO"
+    resources:
+        mem_mb=16000,
+        runtime=1440,
+    script:
+        "../scripts/stage.py"
