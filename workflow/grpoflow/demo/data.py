@@ -1,9 +1,9 @@
 """Write the data of the arithmetic task: `python -m grpoflow.demo.data OUT`. Standard library only.
 
-A prompt is a phrasing with two digits in it, the answer their sum in `<answer>` tags. `sft.jsonl` teaches format and a noisy answer:
-right with probability `p_right`, else drawn from all sums; GRPO starts from that. A fifth or more of all (phrasing, a, b)
-combinations is kept for `val.jsonl` and occurs in no training file; each (a, b) occurs in training under other phrasings, so that the
-held-out reward can rise.
+A prompt is a phrasing with two digits in it, the answer their sum in `<answer>` tags. `sft.jsonl` teaches
+format and a noisy answer: right with probability `p_right`, else drawn from all sums; GRPO starts from that.
+A fifth or more of all (phrasing, a, b) combinations is kept for `val.jsonl` and occurs in no training file;
+each (a, b) occurs in training under other phrasings, so that the held-out reward can rise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,14 @@ _ASK = (
     "{sum} makes?",
     "How much is {sum}?",
 )
-_SUM = ("{a} + {b}", "{a} plus {b}", "the sum of {a} and {b}", "{a} and {b} together", "{a} added to {b}", "the total of {a}, {b}")
+_SUM = (
+    "{a} + {b}",
+    "{a} plus {b}",
+    "the sum of {a} and {b}",
+    "{a} and {b} together",
+    "{a} added to {b}",
+    "the total of {a}, {b}",
+)
 PHRASINGS = tuple(ask.format(sum=total) for total in _SUM for ask in _ASK)
 
 
@@ -57,7 +64,10 @@ def rows(p_right: float, seed: int) -> dict[str, list[dict[str, Any]]]:
 
 
 def write(out: Path, p_right: float = 0.5, seed: int = 0) -> None:
-    """Write sft.jsonl, train.jsonl and val.jsonl to directory `out`. Raises ValueError if p_right is not a probability."""
+    """Write sft.jsonl, train.jsonl and val.jsonl to directory `out`.
+
+    Raises ValueError if p_right is not a probability.
+    """
     if not 0.0 <= p_right <= 1.0:
         raise ValueError(f"p_right: {p_right} is not a probability; use a value from 0 to 1")
     with complete_directory(out) as temporary:
@@ -68,7 +78,9 @@ def write(out: Path, p_right: float = 0.5, seed: int = 0) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the data of the arithmetic task.")
     parser.add_argument("out", type=Path, help="directory to write; an older one is replaced")
-    parser.add_argument("--p-right", type=float, default=0.5, help="share of right answers in sft.jsonl (default 0.5)")
+    parser.add_argument(
+        "--p-right", type=float, default=0.5, help="share of right answers in sft.jsonl (default 0.5)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     write(args.out, args.p_right, args.seed)

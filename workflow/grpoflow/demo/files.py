@@ -13,7 +13,8 @@ from pathlib import Path
 def complete_directory(out: Path) -> Iterator[Path]:
     """Yield a temporary directory beside `out`; rename it to `out` at the end, in place of an older one.
 
-    Raises FileExistsError if `out` exists and is not a directory. After an exception `out` is as it was before.
+    Raises FileExistsError if `out` exists and is not a directory. After an exception `out` is as it was
+    before.
     """
     if out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} exists and is not a directory")

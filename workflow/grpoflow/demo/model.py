@@ -1,8 +1,9 @@
 """Build a tiny, randomly initialised Qwen3.5 checkpoint: `python -m grpoflow.demo.model OUT --kind vlm`.
 
-Runs in the CPU environment (torch, transformers, tokenizers); needs no network: the tokenizer is trained here. The checkpoint has the
-files, names and layer types of a real one (3 Gated DeltaNet layers to 1 attention layer, gated attention, multimodal rope), so that
-ms-swift, Megatron and vLLM take their real code paths. Equal arguments give equal bytes.
+Runs in the CPU environment (torch, transformers, tokenizers); needs no network: the tokenizer is trained
+here. The checkpoint has the files, names and layer types of a real one (3 Gated DeltaNet layers to 1
+attention layer, gated attention, multimodal rope), so that ms-swift, Megatron and vLLM take their real code
+paths. Equal arguments give equal bytes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,20 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import torch
+import transformers as hf
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
+from transformers.models.qwen3_5.tokenization_qwen3_5 import PRETOKENIZE_REGEX, Qwen3_5Tokenizer
 
 from grpoflow.demo.files import complete_directory
 
@@ -59,24 +74,38 @@ TRAINED_VOCABULARY = 512
 # with 0.02, as in real models, so small a network hardly learns in 50 steps
 INITIALIZER_RANGE = 0.06
 
-CHAT_TEMPLATE = r"""{%- if messages[0].role == 'system' %}
-{{- '<|im_start|>system\n' + messages[0].content | trim + '<|im_end|>\n' }}
-{%- endif %}
-{%- for message in messages %}
-{%- if message.role == 'user' %}{{- '<|im_start|>user\n' + message.content | trim + '<|im_end|>\n' }}
-{%- elif message.role == 'assistant' %}{{- '<|im_start|>assistant\n' + message.content | trim + '<|im_end|>\n' }}
-{%- endif %}
+CHAT_TEMPLATE = r"""{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\n' + message.content | trim + '<|im_end|>\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}
-{{- '<|im_start|>assistant\n' }}
-{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}{%- else %}{{- '<think>\n' }}{%- endif %}
+{{- '<|im_start|>assistant\n<think>\n' }}
+{%- if enable_thinking is defined and enable_thinking is false %}
+{{- '\n</think>\n\n' }}
+{%- endif %}
 {%- endif %}"""
 
 
 def _corpus() -> Iterator[str]:
     """Text like the arithmetic task's, to train the tokenizer on."""
     rng = random.Random(0)
-    words = "add sum what is the answer plus compute number digit system user assistant think step so then result".split()
+    words = [
+        "add",
+        "sum",
+        "what",
+        "is",
+        "the",
+        "answer",
+        "plus",
+        "compute",
+        "number",
+        "digit",
+        "user",
+        "assistant",
+        "think",
+        "step",
+        "so",
+        "then",
+    ]
     for _ in range(3000):
         a, b = rng.randint(0, 99), rng.randint(0, 99)
         yield f"What is {a} + {b}? <answer>{a + b}</answer>\n"
@@ -84,9 +113,6 @@ def _corpus() -> Iterator[str]:
 
 
 def _write_tokenizer(out: Path) -> Any:
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-    from transformers.models.qwen3_5.tokenization_qwen3_5 import PRETOKENIZE_REGEX, Qwen3_5Tokenizer
-
     bpe = Tokenizer(models.BPE())
     bpe.normalizer = normalizers.NFC()
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
@@ -143,8 +169,6 @@ def _write_processors(out: Path) -> None:
 
 
 def _new_model(kind: str, ids: dict[str, int], vocabulary: int) -> Any:
-    import transformers as hf
-
     moe = kind.startswith("moe")
     text: dict[str, Any] = {
         "vocab_size": vocabulary,
@@ -209,21 +233,19 @@ def _new_model(kind: str, ids: dict[str, int], vocabulary: int) -> Any:
 
 
 def build(out: Path, kind: str, seed: int = 0) -> None:
-    """Write the checkpoint of `kind` (one of KINDS) to directory `out`: bfloat16 weights, as released models have.
+    """Write the checkpoint of `kind` (one of KINDS) to directory `out`: bfloat16 weights, as released models
+    have.
 
     Raises ValueError for an unknown kind.
     """
     if kind not in KINDS:
         raise ValueError(f"kind: {kind!r} is unknown; use one of {', '.join(KINDS)}")
-    import torch
-    from transformers import GenerationConfig
-
     with complete_directory(out) as temporary:
         tokenizer = _write_tokenizer(temporary)
         ids = {token: tokenizer.convert_tokens_to_ids(token) for token in (*SPECIAL_TOKENS, *WORD_TOKENS)}
         torch.manual_seed(seed)
         model = _new_model(kind, ids, vocabulary=-(-len(tokenizer) // 64) * 64)
-        model.generation_config = GenerationConfig(
+        model.generation_config = hf.GenerationConfig(
             eos_token_id=[ids["<|im_end|>"], ids["<|endoftext|>"]],
             pad_token_id=ids["<|endoftext|>"],
             do_sample=True,
