@@ -6,6 +6,8 @@ rule convert_to_mcore:
         "results/shared/mcore/{mcore}/manifest.json",
     log:
         "logs/rules/convert_to_mcore-{mcore}.log",
+    conda:
+        "../../envs/orchestrator/environment.yaml"
     message:
         "Convert to Megatron-core and back, compare every tensor"
     resources:

@@ -8,6 +8,8 @@ rule cache_dataset:
         "results/shared/dataset/{dataset}/manifest.json",
     log:
         "logs/rules/cache_dataset-{dataset}.log",
+    conda:
+        "../../envs/orchestrator/environment.yaml"
     message:
         "Validate and freeze the data"
     resources:

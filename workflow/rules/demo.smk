@@ -3,6 +3,8 @@ rule demo_model:
         "resources/demo/{kind}/config.json",
     log:
         "logs/rules/demo_model-{kind}.log",
+    conda:
+        "../../envs/orchestrator/environment.yaml"
     message:
         "Build a tiny randomly initialised Qwen3.5 ({wildcards.kind})"
     resources:
@@ -19,6 +21,8 @@ rule demo_data:
         sft="resources/demo/arithmetic/sft.jsonl",
     log:
         "logs/rules/demo_data.log",
+    conda:
+        "../../envs/orchestrator/environment.yaml"
     message:
         "Write sums to learn from"
     resources:

@@ -12,6 +12,8 @@ rule evaluate:
         ),
     log:
         "logs/rules/evaluate-{experiment}.log",
+    conda:
+        "../../envs/orchestrator/environment.yaml"
     params:
         settings=dag.evaluate_keys,
     message:

@@ -8,6 +8,8 @@ rule export_hf:
         "results/{experiment}/export/manifest.json",
     log:
         "logs/rules/export_hf-{experiment}.log",
+    conda:
+        "../../envs/orchestrator/environment.yaml"
     params:
         settings=dag.export_keys,
     message:

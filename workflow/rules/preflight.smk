@@ -3,6 +3,8 @@ rule preflight:
         "results/{experiment}/plan.json",
     log:
         "logs/rules/preflight-{experiment}.log",
+    conda:
+        "../../envs/orchestrator/environment.yaml"
     params:
         run=dag.run_hash,
     message:

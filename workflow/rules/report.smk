@@ -15,6 +15,8 @@ rule report:
         ),
     log:
         "logs/rules/report-{experiment}.log",
+    conda:
+        "../../envs/orchestrator/environment.yaml"
     message:
         "Report {wildcards.experiment}"
     script:

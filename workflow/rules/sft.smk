@@ -6,6 +6,8 @@ rule sft:
         "results/shared/sft/{sft}/manifest.json",
     log:
         "logs/rules/sft-{sft}.log",
+    conda:
+        "../../envs/orchestrator/environment.yaml"
     message:
         "Warm start: supervised fine-tuning"
     resources:

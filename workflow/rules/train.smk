@@ -12,6 +12,8 @@ rule rollout_server:
         "results/{experiment}/endpoints.json",
     log:
         "logs/rules/rollout_server-{experiment}.log",
+    conda:
+        "../../envs/orchestrator/environment.yaml"
     params:
         run=dag.run_hash,
     message:
@@ -35,6 +37,8 @@ rule train_grpo:
         "results/{experiment}/train.json",
     log:
         "logs/rules/train_grpo-{experiment}.log",
+    conda:
+        "../../envs/orchestrator/environment.yaml"
     params:
         run=dag.run_hash,
     message:

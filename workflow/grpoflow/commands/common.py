@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from grpoflow.config import Config
 
+# ms-swift model type and template by the `model_type` of config.json. One architecture name stands for several
+# of both in ms-swift 4.6.0 (qwen3_5, ovis_ocr2, qwen3_5_emb, ...; qwen3_5, qwen3_8), which then refuses to guess.
+KNOWN_MODELS = {"qwen3_5": ("qwen3_5", "qwen3_5"), "qwen3_5_moe": ("qwen3_5_moe", "qwen3_5")}
+
+
+def known_model(directory: Path) -> tuple[str | None, str | None]:
+    """The ms-swift model type and template of a Qwen3.5 directory; None leaves the choice to ms-swift."""
+    path = directory / "config.json"
+    if not path.is_file():
+        return None, None
+    found = json.loads(path.read_text(encoding="utf-8")).get("model_type")
+    return KNOWN_MODELS.get(found, (None, None))
+
 
 def model_arguments(config: Config, model: str) -> dict[str, Any]:
     """What every program must be told alike: the model, its template and whether it thinks."""
+    model_type, template = known_model(Path(model))
     return {
         "model": model,
-        "model_type": config.model.model_type,
-        "template": config.model.template,
+        "model_type": config.model.model_type or model_type,
+        "template": config.model.template or template,
         "system": config.model.system,
         "enable_thinking": config.model.enable_thinking,
         "torch_dtype": config.model.torch_dtype,
-        "check_model": False,  # asks the hub: 22 s of retries on a node without network
     }
 
 

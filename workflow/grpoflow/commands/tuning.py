@@ -15,6 +15,7 @@ SWIFT_SCHEDULE = {"constant": "constant_with_warmup", "cosine": "cosine", "linea
 def tuner_arguments(tuner: TunerConfig) -> dict[str, Any]:
     """What is trained; the same names in both backends."""
     arguments: dict[str, Any] = {
+        "check_model": False,  # asks the hub: 22 s of retries on a node without network
         "tuner_type": tuner.tuner,
         "freeze_vit": tuner.freeze_vit,
         "freeze_aligner": tuner.freeze_aligner,

@@ -12,7 +12,7 @@ class ModelConfig(Section):
     """Hugging Face directory to start from: the SFT checkpoint, or the base of the `sft` stage."""
 
     model_type: str | None = convergence(None)
-    """ms-swift model type; by default ms-swift reads it from `architectures` in config.json."""
+    """ms-swift model type; by default the one that config.json says."""
 
     template: str | None = convergence(None)
     """ms-swift chat template; by default the one of the model type."""

@@ -19,11 +19,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+from grpoflow.facts.versions import parse_release
+
 FACTS = Path(__file__).parent
 
 TRUE_WORDS = ("yes", "true", "t", "y", "1")  # transformers 5.19.0 hf_argparser.py:36-44
 FALSE_WORDS = ("no", "false", "f", "n", "0")
-# argparse takes such a word for a value, not for an option (Lib/argparse.py, _negative_number_matcher).
+# Such a word is a value, not an option (argparse._negative_number_matcher; with an exponent only in Python 3.14).
 NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 
 
@@ -35,10 +37,10 @@ class CatalogueError(ValueError):
 class Argument:
     """One argument of one command, as HfArgumentParser would define it.
 
-    type: "int", "float", "bool", "str", "json" (a name or the text of a JSON object) or "unsettable" (its type
-    hint is one that no text can be parsed to). nargs: None (one value), "?" (none or one) or "+" (one or more).
-    default: the literal default, or "<computed>". transformers: releases that have the argument, if not all of
-    the examined ones have it. at: file:line of its definition in the wheel.
+    type: "int", "float", "bool", "str", "json" (a name or the text of a JSON object) or "unsettable" (no text
+    can be parsed to its type hint). nargs: None (one value), "?" (none or one) or "+" (one or more).
+    default: the literal default, or "<computed>". transformers: releases that have the argument, if not all
+    of the examined ones have it. at: file:line of its definition in the wheel.
     """
 
     name: str
@@ -133,8 +135,8 @@ class Catalogue:
         """Check the words that follow `swift rlhf`, `megatron sft`, ...; all problems at once.
 
         A first word that ends in .yaml, .yml or .json is a file of arguments (swift/cli/main.py:36-68): it is
-        not opened, and a warning says so. Abbreviated names, which argparse would accept, are refused: what they
-        mean changes when a release adds an argument.
+        not opened, and a warning says so. Abbreviated names, which argparse would accept, are refused: what
+        they mean changes when a release adds an argument.
         """
         known = self.arguments(command)
         options = {f"--{spelling}": name for name in known for spelling in (name, name.replace("_", "-"))}
@@ -217,11 +219,11 @@ class Catalogue:
 def load_catalogue(version: str) -> Catalogue:
     """The catalogue of an ms-swift release, or of the nearest older one (see the module's docstring).
 
-    Raises CatalogueError for a version that is not like 4.6.0, or older than every catalogue.
+    Raises CatalogueError for one older than every catalogue, VersionError for text like "latest".
     """
-    wanted = release(version)
+    wanted = parse_release(version)
     available = catalogued_versions()
-    older = [known for known in available if release(known) <= wanted]
+    older = [known for known in available if parse_release(known) <= wanted]
     if not older:
         raise CatalogueError(
             f"ms-swift {version}: its arguments are not catalogued, and no older release is "
@@ -234,15 +236,7 @@ def load_catalogue(version: str) -> Catalogue:
 def catalogued_versions() -> tuple[str, ...]:
     """Releases of ms-swift that have a catalogue, oldest first."""
     names = (path.stem.removeprefix("ms_swift-") for path in (FACTS / "args").glob("ms_swift-*.json"))
-    return tuple(sorted(names, key=release))
-
-
-def release(version: str) -> tuple[int, ...]:
-    """ "4.6.0" → (4, 6, 0); a suffix such as .dev0 or rc1 is dropped. Raises CatalogueError for other text."""
-    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
-    if not found:
-        raise CatalogueError(f"{version!r} is not a version number such as 4.6.0")
-    return tuple(int(part or 0) for part in found.groups())
+    return tuple(sorted(names, key=parse_release))
 
 
 @lru_cache(maxsize=4)

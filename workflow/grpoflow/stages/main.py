@@ -48,7 +48,7 @@ def run(job: Any) -> int:
     `job` is the object that Snakemake gives to a script: rule, wildcards, input, output, log, resources and
     the merged configuration.
     """
-    subject = next(iter(job.wildcards.values()), "-")
+    subject = next((str(value) for _, value in job.wildcards.items()), "-")
     log = Path(job.log[0]) if job.log else None
     stage = Stage(
         name=job.rule,
