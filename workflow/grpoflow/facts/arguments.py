@@ -25,7 +25,7 @@ FACTS = Path(__file__).parent
 
 TRUE_WORDS = ("yes", "true", "t", "y", "1")  # transformers 5.19.0 hf_argparser.py:36-44
 FALSE_WORDS = ("no", "false", "f", "n", "0")
-# Such a word is a value, not an option (argparse._negative_number_matcher; with an exponent only in Python 3.14).
+# Such a word is a value, not an option (argparse._negative_number_matcher; an exponent needs Python 3.14).
 NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 
 
@@ -172,13 +172,13 @@ class Catalogue:
                 text = f"{name}: this argument of ms-swift 3.x {now}. {rename.note}".rstrip()
                 legal = (rename.new,) if rename.new is not None and rename.new in known else ()
                 return ArgProblem("error", "renamed", command, name, text, legal, rename.evidence)
-        near = tuple(difflib.get_close_matches(name, known, n=3, cutoff=0.6))
         text = f"{name}: `{command}` of ms-swift {self.source_version} has no such argument"
-        if near:
-            text += f"; did you mean {' or '.join(near)}?"
+        near: tuple[str, ...] = ()
         elsewhere = [other for other, arguments in self._commands.items() if name in arguments]
-        if elsewhere:
-            text += f" (it belongs to {', '.join(elsewhere)})"
+        if elsewhere:  # not a typing error: a similar name would be a wrong guess
+            text += f"; it belongs to {', '.join(elsewhere)}"
+        elif near := tuple(difflib.get_close_matches(name, known, n=3, cutoff=0.6)):
+            text += f"; did you mean {' or '.join(near)}?"
         doubts = [self.warning, *(f"not followed: {base}" for base in self.unresolved[command])]
         if doubt := "; ".join(filter(None, doubts)):
             return ArgProblem("warning", "unknown", command, name, f"{text} [{doubt}]", near)
