@@ -1,7 +1,8 @@
 """The architecture of a Qwen3.5 checkpoint, read from its config.json and from nowhere else.
 
-Qwen3.5 mixes two kinds of layers: gated delta nets (GDN, linear attention) and, every fourth layer, gated full attention.
-Field names follow transformers models/qwen3_5/configuration_qwen3_5.py and models/qwen3_5_moe.
+Qwen3.5 mixes two kinds of layers: gated delta nets (GDN, linear attention) and, every fourth layer, gated
+full attention. Field names follow transformers models/qwen3_5/configuration_qwen3_5.py and
+models/qwen3_5_moe.
 """
 
 from collections.abc import Mapping
@@ -54,7 +55,8 @@ class Moe:
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary position embedding of the full-attention layers. ``mrope_section`` is None for text without images."""
+    """Rotary position embedding of the full-attention layers. ``mrope_section`` is None for text without
+    images."""
 
     theta: float
     partial_rotary_factor: float
@@ -79,7 +81,8 @@ class Vision:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A Qwen3.5 model. Exactly one of ``intermediate_size`` (dense) and ``moe`` is set; ``vision`` is None without tower."""
+    """A Qwen3.5 model. Exactly one of ``intermediate_size`` (dense) and ``moe`` is set; ``vision`` is None
+    without tower."""
 
     model_type: str
     vocab_size: int
@@ -127,8 +130,8 @@ class Architecture:
         """Read the parsed config.json of a checkpoint.
 
         Raises:
-            ArchitectureError: If ``model_type`` is not in MODEL_TYPES, a key is missing (all missing keys are named), or
-                a value contradicts another.
+            ArchitectureError: If ``model_type`` is not in MODEL_TYPES, a key is missing (all missing keys are
+                named), or a value contradicts another.
         """
         model_type = config.get("model_type")
         if model_type not in MODEL_TYPES:
@@ -170,7 +173,8 @@ class Architecture:
 
 
 class _Section:
-    """A mapping that records the keys it was asked for and does not have, so that one error names all of them."""
+    """A mapping that records the keys it was asked for and does not have, so that one error names all of
+    them."""
 
     def __init__(self, data: Mapping[str, Any], path: str, missing: list[str] | None = None) -> None:
         self.data = data
@@ -200,7 +204,8 @@ class _Section:
 
 
 def _layer_types(text: _Section) -> tuple[str, ...]:
-    """``layer_types``, or the pattern of ``full_attention_interval`` where the list is absent (as on the hub)."""
+    """``layer_types``, or the pattern of ``full_attention_interval`` where the list is absent (as on the
+    hub)."""
     layers = text.integer("num_hidden_layers")
     if text.data.get("layer_types") is None:
         interval = text.integer("full_attention_interval")

@@ -1,7 +1,7 @@
 """Parameters by component, and FLOPs per token.
 
-Symbols: H hidden size, q query width, kv key width of a full-attention layer; k, v key and value width of a GDN layer; nv its
-value heads; I intermediate size; E experts.
+Symbols: H hidden size, q query width, kv key width of a full-attention layer; k, v key and value width of a
+GDN layer; nv its value heads; I intermediate size; E experts.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,8 @@ def gdn_layer(arch: Architecture) -> int:
 
 
 def attention_layer(arch: Architecture) -> int:
-    """Parameters of one full-attention mixer: the query projection also makes the output gate; QK norms included."""
+    """Parameters of one full-attention mixer: the query projection also makes the output gate; QK norms
+    included."""
     hidden, q, kv = arch.hidden_size, arch.query_size, arch.kv_size
     return hidden * 2 * q + 2 * hidden * kv + q * hidden + 2 * arch.head_dim
 
@@ -53,7 +54,8 @@ def shared_expert_layer(arch: Architecture) -> int:
 
 
 def _mtp(arch: Architecture) -> int:
-    """Multi-token prediction: a projection of two concatenated states, three norms, and full-attention layers."""
+    """Multi-token prediction: a projection of two concatenated states, three norms, and full-attention
+    layers."""
     if arch.mtp_layers == 0:
         return 0
     hidden = arch.hidden_size
@@ -179,8 +181,8 @@ def flops_per_token(arch: Architecture, *, mtp: bool = False) -> Flops:
     """Forward FLOPs per token; 2 per multiply-add; the vision tower is not included.
 
     Formulas of Megatron-LM megatron/training/training.py, num_floating_point_operations: the GDN term
-    ``H(2k+2v+2nv) + conv(2k+v) + 4*nv*dv^2 + Hv``, the attention term with output gate, SwiGLU ``3HI``; the routers, which
-    it leaves out, are added.
+    ``H(2k+2v+2nv) + conv(2k+v) + 4*nv*dv^2 + Hv``, the attention term with output gate, SwiGLU ``3HI``; the
+    routers, which it leaves out, are added.
     """
     hidden, q, kv = arch.hidden_size, arch.query_size, arch.kv_size
     gdn = arch.gdn
@@ -209,7 +211,8 @@ def flops_per_token(arch: Architecture, *, mtp: bool = False) -> Flops:
 
 
 def vision_flops_per_patch(arch: Architecture, patches_per_image: int) -> int:
-    """Forward FLOPs of the vision tower for one patch: ``2 * parameters + 4 * h * patches`` per layer for the attention.
+    """Forward FLOPs of the vision tower for one patch: ``2 * parameters + 4 * h * patches`` per layer for the
+    attention.
 
     Raises:
         ValueError: If the model has no vision tower.

@@ -362,14 +362,15 @@ def _check_resume(n: _Numbers) -> Problem | None:
 
 
 def _check_exact_resume(n: _Numbers) -> Problem | None:
-    """A resume inside a rollout draws new completions for prompts that the first run had not finished with
-    (swift megatron/trainers/rollout_mixin.py:154-168 starts its step counter at 0)."""
+    """The rollout buffer is not saved: a resume generates a new one from the next prompt on
+    (swift megatron/trainers/rollout_mixin.py:154-168), so that all later rollouts start at other steps."""
     steps = n.spec.save_steps
     if steps is None or steps % n.spg == 0 or steps % _resume_multiple(n):
         return None
     why = (
-        f"a checkpoint inside a rollout of {n.spg} steps restarts that rollout at another prompt when it is "
-        "resumed"
+        f"a checkpoint inside a rollout of {n.spg} steps is resumed with a new rollout: the completions "
+        "that follow "
+        "come from another policy than without the stop"
     )
     legal = nearest_multiples(steps, lcm(n.spg, _resume_multiple(n)))
     return Problem("checkpoint_at_rollout_boundary", "save_steps", steps, why, legal, "warning")
