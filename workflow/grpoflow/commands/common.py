@@ -8,8 +8,8 @@ from typing import Any
 
 from grpoflow.config import Config
 
-# ms-swift model type and template by the `model_type` of config.json. One architecture name stands for several
-# of both in ms-swift 4.6.0 (qwen3_5, ovis_ocr2, qwen3_5_emb, ...; qwen3_5, qwen3_8), which then refuses to guess.
+# ms-swift model type and template by the `model_type` of config.json. One architecture name stands for
+# several of both in ms-swift 4.6.0 (qwen3_5, ovis_ocr2, qwen3_5_emb, ...), which then refuses to guess.
 KNOWN_MODELS = {"qwen3_5": ("qwen3_5", "qwen3_5"), "qwen3_5_moe": ("qwen3_5_moe", "qwen3_5")}
 
 

@@ -1,41 +1,52 @@
-"""`swift export` / `megatron export`: Hugging Face <-> Megatron-core."""
+"""`megatron export`: Hugging Face <-> Megatron-core.
+
+`swift export --to_mcore` does the same in one process, but it silently stores float32 weights as float16 (it
+has no --bf16/--fp16 to say otherwise) and cannot be distributed.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from grpoflow.config import Config
 
 from . import cpu
 from .base import Command, flags, program
-from .common import model_arguments
+from .common import model_arguments, precision_arguments
+from .distributed import Ranks, torchrun_environment
 
 
-def to_mcore(config: Config, source: Path, output: Path) -> Command:
-    """Convert a Hugging Face directory in one process."""
-    arguments = {
-        **model_arguments(config, str(source)),
-        "to_mcore": True,
-        "output_dir": output,
-        "exist_ok": True,
-    }
-    return Command(program(config, "swift", "export") + flags(arguments), cpu.environment(config, "megatron"))
+def to_mcore(config: Config, source: Path, output: Path, ranks: Ranks) -> Command:
+    """Convert a Hugging Face directory to a torch_dist checkpoint."""
+    return _export(config, {**model_arguments(config, str(source)), "to_mcore": True}, output, ranks)
 
 
-def to_hf(config: Config, source: Path, base: Path, output: Path) -> Command:
-    """Convert a Megatron-core checkpoint in one process.
+def to_hf(config: Config, source: Path, base: Path, output: Path, ranks: Ranks) -> Command:
+    """Convert a Megatron-core checkpoint to a Hugging Face directory.
 
     `base` is the Hugging Face directory that the run started from: configuration, tokenizer and the tensors
-    that the Megatron model does not hold (MTP) come from it.
+    that the Megatron model does not hold (MTP, unless it is trained) come from it.
     """
     arguments = {
         **model_arguments(config, str(base)),
         "to_hf": True,
         "mcore_model": source,
-        "output_dir": output,
-        "exist_ok": True,
+        "save_missing_weights": True,
     }
-    return Command(program(config, "swift", "export") + flags(arguments), cpu.environment(config, "megatron"))
+    return _export(config, arguments, output, ranks)
+
+
+def _export(config: Config, arguments: dict[str, Any], output: Path, ranks: Ranks) -> Command:
+    arguments |= {
+        **precision_arguments(config),
+        "output_dir": output,
+        "exist_ok": True,  # FileExistsError otherwise (swift/megatron/arguments/export_args.py:37)
+        "check_model": False,
+    }
+    arguments |= cpu.arguments(config, cpu.MEGATRON)
+    environment = cpu.environment(config, "megatron") | torchrun_environment(ranks)
+    return Command(program(config, "megatron", "export") + flags(arguments), environment)
 
 
 def merge_adapter(config: Config, base: Path, adapter: Path, output: Path) -> Command:

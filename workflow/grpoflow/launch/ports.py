@@ -37,3 +37,11 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def free_port() -> int:
+    """A port that is free now, for a program that runs alone: the kernel picks it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

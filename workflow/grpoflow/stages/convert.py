@@ -7,7 +7,9 @@ from pathlib import Path
 
 from grpoflow.checkpoints import check_hf_directory, check_mcore_directory
 from grpoflow.commands.convert import to_hf, to_mcore
+from grpoflow.commands.distributed import Ranks
 from grpoflow.files import fingerprint
+from grpoflow.launch.ports import free_port
 
 from .base import Stage, attempt_directory, finish, manifest_of
 from .inside import compare_tensors
@@ -23,9 +25,9 @@ def convert_to_mcore(stage: Stage) -> None:
     source = start_directory(stage)
     with attempt_directory(stage) as work:
         checkpoint, back = work / "checkpoint", work / "round-trip"
-        stage.run("to_mcore", to_mcore(config, source, checkpoint))
+        stage.run("to_mcore", to_mcore(config, source, checkpoint, Ranks(master_port=free_port())))
         check_mcore_directory(checkpoint)
-        stage.run("to_hf", to_hf(config, checkpoint, source, back))
+        stage.run("to_hf", to_hf(config, checkpoint, source, back, Ranks(master_port=free_port())))
         compared = check_hf_directory(back, source)
         compare_tensors(stage, back, source)
         shutil.rmtree(back)

@@ -50,7 +50,7 @@ class Dag:
         """Everything that `snakemake` makes when no target is named."""
         return [str(RESULTS / name / "report.html") for name in self.experiments]
 
-    def plans(self, wildcards: Wildcards) -> list[str]:
+    def plans(self, _: Wildcards) -> list[str]:
         """The plans of all experiments: nothing runs before every one of them is checked."""
         return [str(RESULTS / name / "plan.json") for name in self.experiments]
 
@@ -73,16 +73,16 @@ class Dag:
         config = self.config(wildcards)
         return _shared("sft", sft_id(config)) if config.sft else self.base_model(wildcards)
 
-    def mcore(self, wildcards: Wildcards) -> list[str]:
+    def mcore(self, wildcards: Wildcards) -> str | list[str]:
         """The converted checkpoint; the swift backend reads Hugging Face directories and needs none."""
         config = self.config(wildcards)
-        return [_shared("mcore", mcore_id(config))] if config.trainer.backend == "megatron" else []
+        return _shared("mcore", mcore_id(config)) if config.trainer.backend == "megatron" else []
 
-    def endpoints(self, wildcards: Wildcards) -> list[str]:
+    def endpoints(self, wildcards: Wildcards) -> str | list[str]:
         """The rollout servers; in colocate mode there are none."""
         if self.config(wildcards).rollout.mode != "server":
             return []
-        return [str(RESULTS / wildcards.experiment / "endpoints.json")]
+        return str(RESULTS / wildcards.experiment / "endpoints.json")
 
     def run_hash(self, wildcards: Wildcards) -> str:
         return run_hash(self.config(wildcards))

@@ -9,7 +9,9 @@ from typing import Any
 
 from grpoflow.checkpoints import TRACKER, check_hf_directory
 from grpoflow.commands.convert import to_hf
+from grpoflow.commands.distributed import Ranks
 from grpoflow.files import read_json, sha256, write_text
+from grpoflow.launch.ports import free_port
 
 from .base import Stage, attempt_directory, finish, manifest_of
 from .convert import start_directory
@@ -46,7 +48,7 @@ def export_hf(stage: Stage) -> None:
         if (checkpoint / TRACKER).is_file() and config.trainer.tuner == "full":
             # the optimizer's own weights, by another way than the trainer's own export
             converted = work / "converted"
-            stage.run("to_hf", to_hf(config, checkpoint, start, converted))
+            stage.run("to_hf", to_hf(config, checkpoint, start, converted, Ranks(master_port=free_port())))
             compare_tensors(stage, model, converted)
             shutil.rmtree(converted)
             checks["equal_to_mcore_checkpoint"] = True

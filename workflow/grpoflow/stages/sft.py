@@ -11,6 +11,7 @@ from grpoflow.commands.distributed import Ranks
 from grpoflow.commands.sft import sft as sft_command
 from grpoflow.config.tuner import Parallel
 from grpoflow.files import fingerprint
+from grpoflow.launch.ports import free_port
 
 from .base import Stage, StageFailed, attempt_directory, finish
 
@@ -25,7 +26,7 @@ def sft(stage: Stage) -> None:
     cached = Path(stage.input["dataset"]).parent / "sft" / "train"
     with attempt_directory(stage) as work:
         run = work / "run"
-        command = sft_command(config, cached, run, Ranks(), Parallel())
+        command = sft_command(config, cached, run, Ranks(master_port=free_port()), Parallel())
         log = run / "logging.jsonl"
         stage.run("sft", command, lambda: metrics.progress(log))
         steps = metrics.read_steps(log)
