@@ -26,10 +26,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from string import Template
+from typing import TextIO
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "tests" / "cluster"
 SYSTEM_CONF = Path("/etc/slurm/slurm.conf")
@@ -242,6 +243,13 @@ def processes_of_nodes() -> dict[str, list[int]]:
         )
         by_node.setdefault(asked.stdout.strip(), []).extend(pids)
     return {node: pids for node, pids in by_node.items() if node.startswith(NODE_PREFIX)}
+
+
+def end_orphans(cluster: Cluster) -> None:
+    """SIGKILL whatever is left of nodes without slurmd."""
+    for node, pids in processes_of_nodes().items():
+        if daemon_pid(cluster, slurmd_name(node)) is None:
+            end_processes(pids, seconds=0.0)
 
 
 # --- packages and files ---------------------------------------------------------------------------
@@ -494,8 +502,9 @@ def start_slurmctld(cluster: Cluster) -> None:
         launch(cluster, "slurmctld", "slurmctld", "-f", cluster.conf).wait()
     wait_until(lambda: works(cluster, "scontrol", "ping"), cluster, "slurmctld")
     if fresh:
-        # Jobs of a session that was killed with its cluster must not start again now.
+        # Jobs of a session that was killed with its cluster must not go on, nor start again now.
         run(cluster, "scancel", "--user=root")
+        end_orphans(cluster)
 
 
 def start_slurmd(cluster: Cluster, node: str) -> None:
@@ -585,9 +594,7 @@ def stop(cluster: Cluster) -> None:
         cancel_jobs(cluster)
     slurmds = [daemon_pid(cluster, slurmd_name(node)) for node in cluster.nodes]
     end_processes([pid for pid in slurmds if pid is not None])
-    if slurmds != [None] * len(slurmds) or saved_options(cluster.root) is not None:
-        for pids in processes_of_nodes().values():
-            end_processes(pids, seconds=0.0)
+    end_orphans(cluster)
     for service in reversed(cluster.services):
         pid = daemon_pid(cluster, service)
         end_processes([] if pid is None else [pid])
@@ -651,18 +658,26 @@ def saved_options(root: Path) -> Options | None:
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """One command at a time. `wipe` removes the lock file too, so a waiter may have locked a dead one."""
-    while True:
+    """One command at a time; waits for its turn."""
+    while (lock := take_lock(root)) is None:
+        pass
+    with lock:
+        yield
+
+
+def take_lock(root: Path) -> TextIO | None:
+    """The locked lock file, or None when `wipe` removed it while we waited for it."""
+    try:
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with (root / "lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            try:
-                current = (root / "lock").stat().st_ino
-            except FileNotFoundError:
-                continue
-            if os.fstat(file.fileno()).st_ino == current:
-                yield
-                return
+        path = root / "lock"
+        file = path.open("w")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            return file
+        file.close()
+    except FileNotFoundError:
+        pass
+    return None
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -693,27 +708,35 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def wipe(cluster: Cluster) -> None:
+    """Stop, and remove everything; the lock last, so that nobody starts while files are being removed."""
     stop(cluster)
-    shutil.rmtree(cluster.root)
+    for path in cluster.root.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != "lock":
+            path.unlink()
+    (cluster.root / "lock").unlink()
+    with suppress(OSError):  # somebody has just made a new lock in it
+        cluster.root.rmdir()
 
 
 def dispatch(arguments: argparse.Namespace, root: Path) -> int:
-    if arguments.command == "start":
-        options = Options(arguments.nodes, arguments.accounting, arguments.cgroup)
-    else:
-        options = saved_options(root) or Options()
-    cluster = Cluster(root, options)
-    if arguments.command == "env":
+    if arguments.command in ("env", "status"):
+        cluster = Cluster(root, saved_options(root) or Options())
+        if arguments.command == "status":
+            return status(cluster)
         print(f"export SLURM_CONF={cluster.conf}")
         return 0
-    if arguments.command == "status":
-        return status(cluster)
     with locked(root):
-        if arguments.command in ("start", "stop", "wipe"):
-            {"start": start, "stop": stop, "wipe": wipe}[arguments.command](cluster)
+        if arguments.command == "start":
+            start(Cluster(root, Options(arguments.nodes, arguments.accounting, arguments.cgroup)))
             return 0
-        if arguments.node not in range(options.nodes):
-            raise ClusterError(f"no node {arguments.node}: the cluster has nodes 0 to {options.nodes - 1}")
+        cluster = Cluster(root, saved_options(root) or Options())
+        if arguments.command in ("stop", "wipe"):
+            {"stop": stop, "wipe": wipe}[arguments.command](cluster)
+            return 0
+        if arguments.node not in range(cluster.options.nodes):
+            raise ClusterError(f"no node {arguments.node}: there are nodes 0 to {cluster.options.nodes - 1}")
         action = {"kill-node": kill_node, "stop-node": stop_node, "start-node": start_node}[arguments.command]
         action(cluster, cluster.nodes[arguments.node])
     return 0

@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def session_cluster() -> Iterator[ClusterClient]:
-    """The cluster, for one test session at a time: tests kill its nodes. Left running if it was before."""
+    """The cluster, for one test session at a time: tests kill its nodes. Left as it was found."""
     if os.geteuid() != 0 or (shutil.which("slurmctld") is None and shutil.which("apt-get") is None):
         pytest.skip("the test cluster needs root, and Slurm installed or Debian's apt-get")
     ROOT.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,9 @@ def session_cluster() -> Iterator[ClusterClient]:
             client.start()
             yield client
         finally:
-            if not was_up:
+            if was_up:
+                client.start()
+            else:
                 client.stop()
 
 

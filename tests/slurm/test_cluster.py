@@ -121,8 +121,8 @@ def test_profile_runs_each_rule_as_one_job(cluster: ClusterClient, tmp_path: Pat
     """`snakemake --profile slurm`, without partition and account, as in a fresh clone."""
     (tmp_path / "slurm").symlink_to(REPOSITORY / "slurm")
     command = [sys.executable, "-m", "snakemake", "--profile", "slurm", "--snakefile", str(SNAKEFILE)]
-    # A job takes 5 to 8 s here; the query after the first one comes 10 s later than this.
-    command += ["--slurm-init-seconds-before-status-checks", "8", "--latency-wait", "5"]
+    # A job takes 5 s, 10 on a busy machine; the query after the first one comes 10 s later than this.
+    command += ["--slurm-init-seconds-before-status-checks", "12", "--latency-wait", "5"]
     log = subprocess.run(
         command,
         cwd=tmp_path,
