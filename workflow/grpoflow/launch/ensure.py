@@ -36,7 +36,7 @@ def ensure_allocation(
             return None
         launch.write(run.launch)
         job = submit(run, launcher, resources)
-        write_json(run.allocation, {**job.facts(), "state": "submitted"})
+        write_json(run.job, job.facts())
         return job
 
 

@@ -50,7 +50,7 @@ class Job(ABC):
         """End the job. Nothing happens when it has ended."""
 
     def facts(self) -> dict[str, Any]:
-        return {"launcher": self.kind, "job_id": self.id}
+        return {"launcher": self.kind, "id": self.id}
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ def process_start(pid: int) -> str:
 def job_of(facts: Mapping[str, Any]) -> Job:
     """Find a job again from what `Job.facts` wrote."""
     if facts["launcher"] == "slurm":
-        return SlurmJob(facts["job_id"])
-    return LocalJob(facts["job_id"], facts["started"])
+        return SlurmJob(facts["id"])
+    return LocalJob(facts["id"], facts["started"])
 
 
 def submit(run: RunDirectory, launcher: str, resources: Mapping[str, Any]) -> Job:
@@ -198,7 +198,4 @@ def _submit_local(run: RunDirectory, launch: Launch) -> Job:
 
 def recorded_job(run: RunDirectory) -> Job | None:
     """The job that was last submitted for a run, alive or not."""
-    if not run.allocation.is_file():
-        return None
-    facts = read_json(run.allocation)
-    return job_of(facts) if "job_id" in facts else None
+    return job_of(read_json(run.job)) if run.job.is_file() else None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import ceil, gcd, lcm
 from typing import Literal
 
-from grpoflow.plan.layout import LayoutSpec
+from grpoflow.plan.layout import LayoutSpec, check_world_size
 from grpoflow.plan.problem import PlanError, Problem, divisors, errors_of, nearest, nearest_multiples
 
 
@@ -184,7 +184,7 @@ def check_batch(spec: BatchSpec, layout: LayoutSpec) -> list[Problem]:
     if problems:
         return problems
     numbers = _numbers(spec, layout)
-    problems = [problem for check in _LAYOUT_CHECKS if (problem := check(numbers))]
+    problems = check_world_size(layout)
     if layout.world_size % layout.model_size:
         return problems  # no data-parallel size exists, so that the other rules have no meaning
     return problems + [problem for check in _BATCH_CHECKS if (problem := check(numbers))]
@@ -196,31 +196,6 @@ def _check_positive(spec: object) -> list[Problem]:
         for key, value in vars(spec).items()
         if isinstance(value, int) and not isinstance(value, bool) and value < 1
     ]
-
-
-def _check_world_dense(n: _Numbers) -> Problem | None:
-    """Row 1: W % (TP*PP*CP) == 0 (megatron/core/parallel_state.py:740)."""
-    layout = n.layout
-    if layout.world_size % layout.model_size == 0:
-        return None
-    unit = lcm(layout.model_size, layout.expert_model_size)
-    why = f"must be a multiple of TP {layout.tp} x PP {layout.pp} x CP {layout.cp} = {layout.model_size}"
-    legal = nearest_multiples(layout.world_size, unit)
-    return Problem("world_size_fits_dense_layout", "world_size", layout.world_size, why, legal)
-
-
-def _check_world_expert(n: _Numbers) -> Problem | None:
-    """Row 1: W % (ETP*EP*PP) == 0 (megatron/core/parallel_state.py:792)."""
-    layout = n.layout
-    if layout.world_size % layout.expert_model_size == 0:
-        return None
-    unit = lcm(layout.model_size, layout.expert_model_size)
-    why = (
-        f"must be a multiple of ETP {layout.etp} x EP {layout.ep} x PP {layout.pp} = "
-        f"{layout.expert_model_size}"
-    )
-    legal = nearest_multiples(layout.world_size, unit)
-    return Problem("world_size_fits_expert_layout", "world_size", layout.world_size, why, legal)
 
 
 def _check_global_batch(n: _Numbers) -> Problem | None:
@@ -376,7 +351,6 @@ def _check_exact_resume(n: _Numbers) -> Problem | None:
     return Problem("checkpoint_at_rollout_boundary", "save_steps", steps, why, legal, "warning")
 
 
-_LAYOUT_CHECKS: tuple[Callable[[_Numbers], Problem | None], ...] = (_check_world_dense, _check_world_expert)
 _BATCH_CHECKS: tuple[Callable[[_Numbers], Problem | None], ...] = (
     _check_global_batch,
     _check_generation_batch,

@@ -154,7 +154,7 @@ def _wait(stage: Stage, run: RunDirectory, job: Job, *, until_ready: bool) -> No
 def _cause(run: RunDirectory) -> str:
     allocation = read_json(run.allocation)
     status, cause = allocation.get("state"), allocation.get("cause", "the job left no cause")
-    return f"job {allocation['job_id']} ({status}): {cause}"
+    return f"job {allocation['job']['id']} ({status}): {cause}"
 
 
 def _reward_gain(steps: list[dict[str, Any]]) -> dict[str, float]:
