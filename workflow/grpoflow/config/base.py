@@ -6,6 +6,7 @@ import re
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 Kind = Literal["convergence", "layout", "execution"]
 
@@ -55,6 +56,12 @@ def section(default: Any = REQUIRED) -> Any:
     if default is REQUIRED or default is None:
         return Field(default)
     return Field(default_factory=default)
+
+
+def conflict(key: str, value: Any, why: str, legal: str) -> PydanticCustomError:
+    """Make the error of a rule about several keys: it names the one whose change repairs it."""
+    text = why.replace("{", "{{").replace("}", "}}")
+    return PydanticCustomError("conflict", text, {"key": key, "value": value, "legal": legal})
 
 
 def keys_of_kind(model: BaseModel, kind: Kind) -> dict[str, Any]:

@@ -7,21 +7,37 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
+from .cluster import SECRET_WORDS
 from .root import Config
 
 EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+RESERVED_NAMES = {"shared": "results/shared holds what experiments have in common"}
 DEFAULT_EXPERIMENT = "main"
+
+TYPE_WORDS = {
+    "int_type": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping of keys",
+}
+
+Fault = Literal["configuration_file", "experiment_name", "unknown_key", "required_key", "legal_value"]
 
 
 @dataclass(frozen=True)
 class Problem:
     """One thing that is wrong with the configuration."""
 
+    id: Fault
     experiment: str
     key: str
     value: Any
@@ -50,9 +66,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
-        raise ConfigError([Problem("-", str(path), "", f"not valid YAML: {error}")]) from error
+        raise ConfigError(
+            [Problem("configuration_file", "-", str(path), "", f"not valid YAML: {error}")]
+        ) from error
     if not isinstance(raw, dict):
-        raise ConfigError([Problem("-", str(path), raw, "a configuration is a mapping of sections")])
+        why = "a configuration is a mapping of sections"
+        raise ConfigError([Problem("configuration_file", "-", str(path), raw, why)])
     return raw
 
 
@@ -68,19 +87,14 @@ def load_experiments(raw: Mapping[str, Any]) -> dict[str, Config]:
     base = {key: value for key, value in raw.items() if key != "experiments"}
     overlays = raw.get("experiments") or {DEFAULT_EXPERIMENT: {}}
     if not isinstance(overlays, Mapping):
-        raise ConfigError(
-            [
-                Problem(
-                    "-", "experiments", overlays, "a mapping of names to overlays", "{low-lr: {trainer: {}}}"
-                )
-            ]
-        )
+        why, legal = "a mapping of names to overlays", "{low-lr: {trainer: {learning_rate: 1.0e-7}}}"
+        raise ConfigError([Problem("legal_value", "-", "experiments", overlays, why, legal)])
     configs: dict[str, Config] = {}
     problems: list[Problem] = []
     for name, overlay in overlays.items():
-        if not EXPERIMENT_NAME.fullmatch(str(name)):
-            why = "an experiment's name becomes a directory: letters, digits, - and _ only"
-            problems.append(Problem(str(name), "experiments", name, why, "low-lr"))
+        found = _check_overlay(str(name), overlay)
+        if found:
+            problems.append(found)
             continue
         try:
             configs[str(name)] = Config.model_validate(merge(base, overlay or {}))
@@ -89,6 +103,19 @@ def load_experiments(raw: Mapping[str, Any]) -> dict[str, Config]:
     if problems:
         raise ConfigError(problems)
     return configs
+
+
+def _check_overlay(name: str, overlay: Any) -> Problem | None:
+    if not EXPERIMENT_NAME.fullmatch(name):
+        why = "an experiment's name becomes a directory: letters, digits, - and _ only"
+        return Problem("experiment_name", name, "experiments", name, why, "low-lr")
+    if name in RESERVED_NAMES:
+        why = f"the name is taken: {RESERVED_NAMES[name]}"
+        return Problem("experiment_name", name, "experiments", name, why, f"{name}-run")
+    if overlay is not None and not isinstance(overlay, Mapping):
+        why = "an overlay is a mapping of sections"
+        return Problem("legal_value", name, f"experiments.{name}", overlay, why, "{trainer: {seed: 1}}")
+    return None
 
 
 def merge(base: Any, overlay: Any) -> Any:
@@ -101,34 +128,99 @@ def merge(base: Any, overlay: Any) -> Any:
 
 
 def _problems(experiment: str, error: ValidationError) -> list[Problem]:
-    problems = []
+    """Translate pydantic's errors; those of one key are one problem (a union reports one per member)."""
+    by_key: dict[str, list[ErrorDetails]] = {}
     for item in error.errors(include_url=False):
-        location = [str(part) for part in item["loc"]]
-        value, why, legal = item.get("input"), item["msg"].removeprefix("Value error, "), None
-        if item["type"] == "extra_forbidden":
-            known = _legal_keys(location[:-1])
-            near = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
-            why = "no such key" + (f", did you mean {near[0]!r}?" if near else "")
-            legal = ", ".join(known)
-        elif item["type"] == "missing":
-            value, why = None, "this key is required"
-        elif item["type"] == "literal_error":
-            legal = item["ctx"]["expected"]
-            why = "not one of the legal values"
-        elif isinstance(value, Mapping):
-            value = "{...}"
-        problems.append(Problem(experiment, ".".join(location) or "config", value, why, legal))
-    return problems
+        by_key.setdefault(_key(item["loc"]), []).append(item)
+    keys = list(by_key)
+    return [
+        _problem(experiment, key, items)
+        for key, items in by_key.items()
+        # of a mapping that may also be a word, only what is wrong inside it
+        if not any(other.startswith(f"{key}.") and key for other in keys)
+    ]
 
 
-def _legal_keys(location: list[str]) -> list[str]:
-    model: type[BaseModel] = Config
+def _key(location: tuple[int | str, ...]) -> str:
+    """The key in the configuration: without the names that pydantic gives to the members of a union."""
+    model: type[BaseModel] | None = Config
+    parts: list[str] = []
     for part in location:
-        field = model.model_fields.get(part)
-        if field is None:
-            break
-        candidates = [field.annotation, *get_args(field.annotation)]
-        nested = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
-        if nested:
-            model = nested[0]
+        if model is not None and part not in model.model_fields and part == model.__name__:
+            continue
+        if isinstance(part, str) and (part.startswith("literal[") or part in ("int", "str")) and parts:
+            continue
+        parts.append(str(part))
+        model = _nested(model, str(part)) if model else None
+    return ".".join(parts)
+
+
+def _problem(experiment: str, key: str, items: list[ErrorDetails]) -> Problem:
+    item = items[0]
+    value, kind = item.get("input"), item["type"]
+    if kind == "extra_forbidden":
+        section, _, name = key.rpartition(".")
+        known = _legal_keys(section)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        why = "no such key" + (f", did you mean {near[0]!r}?" if near else "")
+        if _is_secret(name):
+            value = "(not shown)"
+        return Problem("unknown_key", experiment, key, value, why, ", ".join(near or known))
+    if kind == "missing":
+        return Problem(
+            "required_key", experiment, key, None, f"this key is required. {_meaning(key)}".strip()
+        )
+    if kind == "conflict":
+        found = item["ctx"]
+        inner = ".".join(filter(None, (key, found["key"])))
+        return Problem("legal_value", experiment, inner, found["value"], item["msg"], found["legal"])
+    if _is_secret(key):
+        value = "(not shown)"
+    elif isinstance(value, Mapping):
+        value = "{...}"
+    why = " or ".join(dict.fromkeys(_why(i) for i in items))
+    return Problem("legal_value", experiment, key, value, why, _legal_values(items))
+
+
+def _why(item: ErrorDetails) -> str:
+    if item["type"] in TYPE_WORDS:
+        return f"must be {TYPE_WORDS[item['type']]}"
+    return item["msg"].removeprefix("Value error, ").replace("Input should", "must")
+
+
+def _legal_values(items: list[ErrorDetails]) -> str | None:
+    legal = []
+    for item in items:
+        context = item.get("ctx", {})
+        signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "min_length": "at least", "expected": ""}
+        legal += [f"{sign} {context[name]}".strip() for name, sign in signs.items() if name in context]
+        legal += [word for kind, word in TYPE_WORDS.items() if item["type"] == kind]
+    return " or ".join(legal) or None
+
+
+def _is_secret(key: str) -> bool:
+    """Whether a value under this key must not appear in a message."""
+    return not set(SECRET_WORDS).isdisjoint(re.split(r"[._]", key.upper()))
+
+
+def _meaning(key: str) -> str:
+    model: type[BaseModel] | None = Config
+    *sections, name = key.split(".")
+    for part in sections:
+        model = _nested(model, part) if model else None
+    field = model.model_fields.get(name) if model else None
+    return (field.description or "").replace("\n", " ") if field else ""
+
+
+def _legal_keys(section: str) -> list[str]:
+    model: type[BaseModel] = Config
+    for part in filter(None, section.split(".")):
+        model = _nested(model, part) or model
     return list(model.model_fields)
+
+
+def _nested(model: type[BaseModel], part: str) -> type[BaseModel] | None:
+    """The section that a key of a section holds, or None for a plain value."""
+    field = model.model_fields.get(part)
+    candidates = [field.annotation, *get_args(field.annotation)] if field else []
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)

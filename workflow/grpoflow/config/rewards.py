@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import model_validator
 
-from .base import Section, convergence
+from .base import Section, conflict, convergence
 
 
 class RewardsConfig(Section):
@@ -20,10 +20,8 @@ class RewardsConfig(Section):
     @model_validator(mode="after")
     def one_weight_per_function(self) -> RewardsConfig:
         if self.weights is not None and len(self.weights) != len(self.functions):
-            raise ValueError(
-                f"weights has {len(self.weights)} entries for {len(self.functions)} functions; "
-                f"give one weight per function, e.g. {[1.0] * len(self.functions)}"
-            )
+            why = f"{len(self.weights)} weights for {len(self.functions)} functions; give one per function"
+            raise conflict("weights", self.weights, why, str([1.0] * len(self.functions)))
         return self
 
     def weight_of(self) -> dict[str, float]:

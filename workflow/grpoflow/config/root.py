@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pydantic import model_validator
 
-from .base import Section, section
+from .base import Section, conflict, section
 from .cluster import ClusterConfig
 from .convert import ConvertConfig
 from .data import DataConfig
 from .evaluate import EvaluateConfig
 from .export import ExportConfig
 from .model import ModelConfig
+from .preflight import PreflightConfig
 from .rewards import RewardsConfig
 from .rollout import RolloutConfig
 from .sft import SftConfig
@@ -30,23 +31,22 @@ class Config(Section):
     evaluate: EvaluateConfig = section(EvaluateConfig)
     export: ExportConfig = section(ExportConfig)
     tracking: TrackingConfig = section(TrackingConfig)
+    preflight: PreflightConfig = section(PreflightConfig)
 
     @model_validator(mode="after")
     def server_has_a_place(self) -> Config:
         rollout, trainer = self.rollout, self.trainer
         if rollout.mode == "server":
             if rollout.nodes == 0 and rollout.gpus is None:
-                raise ValueError(
-                    "rollout.nodes is 0: give rollout.gpus, the GPUs it takes on the trainer's node"
-                )
+                why = "without nodes of its own the server takes GPUs of the trainer's node: say how many"
+                raise conflict("rollout.gpus", None, why, f"1 to {self.cluster.gpus_per_node - 1}")
             if rollout.nodes > 0 and rollout.gpus is not None:
-                raise ValueError(
-                    f"rollout.gpus ({rollout.gpus}) splits the trainer's node and needs rollout.nodes: 0, "
-                    f"not {rollout.nodes}"
-                )
+                why = f"splits the trainer's node, which needs rollout.nodes: 0, not {rollout.nodes}"
+                raise conflict("rollout.gpus", rollout.gpus, why, "null")
             if rollout.nodes == 0 and trainer.nodes != 1:
-                raise ValueError(
-                    f"a node shared by server and trainer needs trainer.nodes: 1, not {trainer.nodes}; "
-                    "or give the server nodes of its own with rollout.nodes"
+                why = (
+                    "only one node can be shared by server and trainer; give the server nodes of its own "
+                    "with rollout.nodes"
                 )
+                raise conflict("trainer.nodes", trainer.nodes, why, "1")
         return self

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from .base import Section, convergence, layout
+from .base import Section, conflict, convergence, layout
 
 Backend = Literal["megatron", "swift"]
 
@@ -98,8 +98,9 @@ class TunerConfig(Section):
     @model_validator(mode="after")
     def steps_or_epochs(self) -> TunerConfig:
         if (self.train_steps is None) == (self.epochs is None):
-            raise ValueError(
-                f"give exactly one of train_steps ({self.train_steps}) and epochs ({self.epochs}), "
-                "e.g. train_steps: 100"
-            )
+            why = "give exactly one of train_steps and epochs"
+            if self.epochs is None:
+                raise conflict("train_steps", None, why, "train_steps: 100")
+            legal = "train_steps: null, or epochs: null"
+            raise conflict("epochs", self.epochs, f"{why}; train_steps is {self.train_steps}", legal)
         return self
