@@ -102,6 +102,7 @@ class Node:
     programs: dict[str, Program] = field(default_factory=dict)
     cancelled: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
+    told: dict[str, Any] = field(default_factory=dict)
 
     def cancel(self, number: int, _: object) -> None:
         # a signal handler only takes a note: writing files here could interrupt a write half done
@@ -308,5 +309,7 @@ class Node:
     def _tell(self, **facts: Any) -> None:
         """Update allocation.json, which drivers and `grpoflow status` read. Node 0 speaks for all."""
         if self.task.node == 0:
-            known = read_json(self.run.allocation) if self.run.allocation.is_file() else {}
-            write_json(self.run.allocation, {**known, "attempt": self.task.key, **facts})
+            self.told |= facts
+            write_json(
+                self.run.allocation, {"job_id": self.task.job_id, "attempt": self.task.key, **self.told}
+            )

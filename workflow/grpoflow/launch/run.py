@@ -3,7 +3,8 @@
 results/EXPERIMENT/runs/RUN/
     run.json          identity: convergence keys and the fingerprints of what it starts from
     launch.json       how the next job is to be started (configuration, placement, paths)
-    allocation.json   the live job: id, attempt, hosts, ports, state
+    job.json          the job that was submitted last (written by drivers)
+        allocation.json   what that job is doing: attempt, servers, state (written by its first node)
     output/           output_dir of ms-swift: checkpoints, logging.jsonl, completions.jsonl
     attempts/KEY/     rendezvous of the nodes of one attempt (KEY: job id and restart count)
     submitit/         scripts, pickles and outputs of submitit
@@ -34,6 +35,10 @@ class RunDirectory:
     @property
     def launch(self) -> Path:
         return self.path / "launch.json"
+
+    @property
+    def job(self) -> Path:
+        return self.path / "job.json"
 
     @property
     def allocation(self) -> Path:

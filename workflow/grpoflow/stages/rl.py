@@ -127,7 +127,7 @@ def _wait(stage: Stage, run: RunDirectory, job: Job, *, until_ready: bool) -> No
     try:
         while True:
             state = job.state()
-            allocation = read_json(run.allocation)
+            allocation = _allocation(run, job)
             text = f"job {job.id}: {allocation.get('state', state) if state == 'running' else state}"
             if not until_ready:
                 text += f"  {metrics.progress(run.output / 'logging.jsonl')}"
@@ -152,9 +152,15 @@ def _wait(stage: Stage, run: RunDirectory, job: Job, *, until_ready: bool) -> No
 
 
 def _cause(run: RunDirectory) -> str:
-    allocation = read_json(run.allocation)
+    allocation = read_json(run.allocation) if run.allocation.is_file() else {}
     status, cause = allocation.get("state"), allocation.get("cause", "the job left no cause")
-    return f"job {allocation['job']['id']} ({status}): {cause}"
+    return f"job {allocation.get('job_id')} ({status}): {cause}"
+
+
+def _allocation(run: RunDirectory, job: Job) -> dict[str, Any]:
+    """What the job says of itself; nothing while it has not started."""
+    allocation: dict[str, Any] = read_json(run.allocation) if run.allocation.is_file() else {}
+    return allocation if allocation.get("job_id") == job.id else {}
 
 
 def _reward_gain(steps: list[dict[str, Any]]) -> dict[str, float]:
