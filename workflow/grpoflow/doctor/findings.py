@@ -17,8 +17,8 @@ class Finding:
     file, line: where it was seen; the line counts from 1, None for a fact about a whole file.
     text: the line that was seen, or the numbers. why, fix: one sentence or two each. evidence: public issues
     (repo#number) and source lines, "" if there are none.
-    role: trainer, rollout, slurm or snakemake. when: seconds since the epoch, None if unknown. count: how often
-    it was seen in all files.
+    role: trainer, rollout, slurm or snakemake. when: seconds since the epoch, None if unknown. count: how
+    often it was seen in all files.
     """
 
     id: str

@@ -5,8 +5,8 @@ Most lines of a training log carry no time. The rule, stated once:
 * a line with a stamp has that time;
 * a line without one was written between the nearest stamp before it and the nearest one after it in the same
   file; the end of the file counts as a stamp with the time of its last change. Its time is the stamp that is
-  nearer in bytes (an error is usually followed at once by torchrun's stamped summary or by the end of the file,
-  while the last stamp before it may be hours old);
+  nearer in bytes (an error is usually followed at once by torchrun's stamped summary or by the end of the
+  file, while the last stamp before it may be hours old);
 * within a file, position decides.
 
 Copies that do not keep the time of the last change lose the order between files without stamps.
@@ -32,8 +32,8 @@ BEGINNING = float("-inf")
 class Sighting:
     """A finding with what is known of its time.
 
-    earliest, latest: bounds of its time in seconds since the epoch. when: the estimate. position: (index of the
-    file, offset in it), for lines of the same time.
+    earliest, latest: bounds of its time in seconds since the epoch. when: the estimate. position: (index of
+    the file, offset in it), for lines of the same time.
     """
 
     finding: Finding

@@ -4,8 +4,8 @@ Each entry of the file:
 
 id          name of the finding
 kind        cause, consequence, slow or warning
-level       of a cause: 0 explains itself; 1 a process ended without saying why; 2 only the wait for somebody else
-            (an NCCL time-out, a refused connection). See `order.first`
+level       of a cause: 0 explains itself; 1 a process ended without saying why; 2 only the wait for somebody
+            else (an NCCL time-out, a refused connection). See `order.first`
 role        where the text is usually seen, shown when the file name does not tell
 exception   the text is the message of a Python exception, so its line contains "Error"
 traceback_only  the text counts only as the end of an unhandled traceback (libraries log it and go on)
@@ -110,8 +110,8 @@ def _pattern(
 def triggers() -> tuple[bytes, ...]:
     """Plain texts of which at least one is in any block of a log that is worth reading line by line.
 
-    Searching a megabyte for one text takes half a millisecond, so the set is kept small: messages of exceptions
-    share "Error", and a text that contains another one is left out.
+    Searching a megabyte for one text takes half a millisecond, so the set is kept small: messages of
+    exceptions share "Error", and a text that contains another one is left out.
     """
     wanted = {EXCEPTION} | {text for known in patterns() if not known.exception for text in known.literals}
     return tuple(sorted(t for t in wanted if not any(other in t for other in wanted if other != t)))

@@ -26,7 +26,7 @@ ATTEMPT = re.compile(r"^attempt-(\d+)$")
 ROLES = (
     ("snakemake", re.compile(r"snakemake")),
     ("slurm", re.compile(r"slurm|sbatch|submitit")),
-    ("rollout", re.compile(r"rollout|vllm|server")),
+    ("rollout", re.compile(r"rollout|vllm")),
 )
 
 
@@ -42,8 +42,8 @@ class Source:
 def discover(paths: Iterable[Path]) -> tuple[list[Source], list[str]]:
     """List the files to read below `paths`, and notes about what was left out.
 
-    A path to a file is read whatever its name. In a directory the names decide; checkpoints are left out, and of
-    attempt-1, attempt-2, ... only the newest is read: an older attempt ended before this one began.
+    A path to a file is read whatever its name. In a directory the names decide; checkpoints are left out, and
+    of attempt-1, attempt-2, ... only the newest is read: an older attempt ended before this one began.
 
     Raises:
         FileNotFoundError: one or more paths do not exist; names all of them.

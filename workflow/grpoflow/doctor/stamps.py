@@ -1,6 +1,7 @@
 """Time stamps in log lines, as seconds since the epoch.
 
-torch and vLLM write no year: it is taken from the time of the file's last change. Times without a zone are local.
+torch and vLLM write no year: it is taken from the time of the file's last change. Times without a zone are
+local.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
-MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 CLOCK = rb"(\d\d):(\d\d):(\d\d)"
 STAMP = re.compile(
     rb"(?P<iso>\b20(\d\d)-(\d\d)-(\d\d)[T _]" + CLOCK + rb"(?:[.,]\d+)?(?P<zone>Z|[+-]\d\d:\d\d)?)"
@@ -32,10 +33,12 @@ def parse(match: re.Match[bytes], changed: float) -> float | None:
             found = found.astimezone().replace(tzinfo=None)
         elif match["ctime"]:
             month, day, hour, minute, second, year = numbers
-            found = datetime(int(year), MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second))
+            found = datetime(
+                int(year), MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second)
+            )
         else:
-            parts = [int(number) for number in numbers]
-            found = datetime(last.year, *parts)
+            month, day, hour, minute, second = (int(number) for number in numbers)
+            found = datetime(last.year, month, day, hour, minute, second)
             if found > last + SKEW:
                 found = found.replace(year=last.year - 1)
     except ValueError:
