@@ -25,7 +25,8 @@ SIZES = ["0.8B", "2B", "4B", "9B", "27B", "35B-A3B", "122B-A10B", "397B-A17B"]
 
 
 def config_of(size: str) -> dict[str, Any]:
-    return json.loads((CONFIGS / f"qwen3.5-{size}.json").read_text())
+    config: dict[str, Any] = json.loads((CONFIGS / f"qwen3.5-{size}.json").read_text())
+    return config
 
 
 def arch_of(size: str) -> Architecture:

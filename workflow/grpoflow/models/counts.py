@@ -168,9 +168,10 @@ class Flops:
         """FLOPs of one token in a document of ``length`` tokens."""
         return self.body + self.logits + self.attention_core * length
 
-    def train(self, length: int, full_recompute: bool = False) -> int:
-        """Forward and backward (twice a forward), and once more forward with full recomputation."""
-        return self.forward(length) * (4 if full_recompute else 3)
+    def train(self, length: int, *, full_recompute: bool = False, frozen: bool = False) -> int:
+        """Forward and backward: a backward is two forwards, one for the inputs and one for the weights, which
+        frozen weights under an adapter do not need. Full recomputation adds a forward."""
+        return self.forward(length) * ((2 if frozen else 3) + (1 if full_recompute else 0))
 
     def decode(self, context: int) -> int:
         """FLOPs of one generated token that attends to ``context`` tokens: no causal halving."""

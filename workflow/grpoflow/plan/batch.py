@@ -246,8 +246,7 @@ def _check_prompts_per_dp(n: _Numbers) -> Problem | None:
         return None
     why = (
         f"num_rollout_prompt {prompts} = generation_batch_size {n.gen} // num_generations "
-        f"{n.spec.num_generations} must be "
-        f"a multiple of dp_size {dp}"
+        f"{n.spec.num_generations} must be a multiple of dp_size {dp}"
     )
     return n.rollout_problem("rollout_prompts_divisible_by_dp", why)
 
@@ -276,8 +275,7 @@ def _check_completions_split_evenly(n: _Numbers) -> Problem | None:
         return None
     why = (
         f"generation_batch_size {n.gen} must be a multiple of the {n.layout.world_size} trainer ranks; "
-        "ms-swift tests this "
-        "by a bare assert at the first rollout"
+        "ms-swift tests this by a bare assert at the first rollout"
     )
     return n.rollout_problem("generation_batch_divisible_by_world_size", why)
 
@@ -290,10 +288,8 @@ def _check_eval_batch(n: _Numbers) -> Problem | None:
         return None
     why = (
         f"with a validation set it must be a multiple of {n.layout.world_size} ranks and of dp_size "
-        f"{n.layout.dp_size} x "
-        f"micro_batch_size {n.spec.micro_batch_size} x num_generations_eval {n.eval_generations}; ms-swift "
-        "stops at the "
-        "first evaluation"
+        f"{n.layout.dp_size} x micro_batch_size {n.spec.micro_batch_size} x num_generations_eval "
+        f"{n.eval_generations}; ms-swift stops at the first evaluation"
     )
     return Problem("eval_batch", "global_batch_size", gbs, why, n.legal_global_batch())
 
@@ -316,8 +312,7 @@ def _check_val_set(n: _Numbers) -> Problem | None:
         return None
     why = (
         f"one evaluation step takes global_batch_size / num_generations_eval = {unit} prompts; another size "
-        "makes successive "
-        "evaluations see different subsets"
+        "makes successive evaluations see different subsets"
     )
     return Problem("val_set_fixed", "val_prompts", prompts, why, nearest_multiples(prompts, unit), "warning")
 
@@ -330,8 +325,7 @@ def _check_resume(n: _Numbers) -> Problem | None:
         return None
     why = (
         "a checkpoint can only be resumed where step x global_batch_size is a multiple of num_generations "
-        "x micro_batch_size "
-        f"x dp_size, that is at multiples of {unit} steps"
+        f"x micro_batch_size x dp_size, that is at multiples of {unit} steps"
     )
     return Problem("checkpoint_can_be_resumed", "save_steps", steps, why, nearest_multiples(steps, unit))
 
@@ -344,8 +338,7 @@ def _check_exact_resume(n: _Numbers) -> Problem | None:
         return None
     why = (
         f"a checkpoint inside a rollout of {n.spg} steps is resumed with a new rollout: the completions "
-        "that follow "
-        "come from another policy than without the stop"
+        "that follow come from another policy than without the stop"
     )
     legal = nearest_multiples(steps, lcm(n.spg, _resume_multiple(n)))
     return Problem("checkpoint_at_rollout_boundary", "save_steps", steps, why, legal, "warning")

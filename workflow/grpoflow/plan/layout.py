@@ -175,8 +175,7 @@ def _check_context(arch: Architecture, layout: LayoutSpec, megatron_core: tuple[
         return []
     why = (
         f"TP x CP = {groups} must divide linear_num_key_heads {heads[0]} and linear_num_value_heads "
-        f"{heads[1]} "
-        "(megatron/core/transformer/transformer_config.py)"
+        f"{heads[1]} (megatron/core/transformer/transformer_config.py)"
     )
     legal = _legal(layout.cp, heads[0], lambda cp: all(count % (layout.tp * cp) == 0 for count in heads))
     return [Problem("tp_cp_divide_gdn_heads", "context_parallel_size", layout.cp, why, legal)]
@@ -297,9 +296,8 @@ def check_vllm_tp(arch: Architecture, tp: int) -> list[Problem]:
         return []
     why = (
         f"must divide num_attention_heads {arch.attention_heads}, linear_num_key_heads {arch.gdn.key_heads} "
-        "and "
-        f"linear_num_value_heads {arch.gdn.value_heads}, and divide or be a multiple of num_key_value_heads "
-        f"{arch.kv_heads}"
+        f"and linear_num_value_heads {arch.gdn.value_heads}, and divide or be a multiple of "
+        f"num_key_value_heads {arch.kv_heads}"
     )
     legal = _legal(tp, arch.attention_heads, fits)
     return [Problem("vllm_tp_divides_heads", "vllm_tensor_parallel_size", tp, why, legal)]

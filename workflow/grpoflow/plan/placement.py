@@ -249,8 +249,7 @@ def _check_split_overlap(spec: PlacementSpec) -> list[Problem]:
     free = tuple(gpu for gpu in range(spec.gpus_per_node) if gpu not in taken)
     why = (
         f"GPUs {sorted(shared)} are given to the trainer and to the rollout server; vLLM takes its share of "
-        "the memory "
-        "first and the trainer runs out of it"
+        "the memory first and the trainer runs out of it"
     )
     value = getattr(spec, key)
     return [Problem("split_gpus_disjoint", key, value, why, (free,) if free else ())]
@@ -273,8 +272,8 @@ def _check_server_size(spec: PlacementSpec) -> list[Problem]:
     gpus = len(spec.rollout_device_ids)
     if spec.vllm_tp > gpus:
         why = (
-            f"a rollout server has {gpus} GPUs and cannot span nodes or use pipeline parallelism "
-            "(swift arguments/deploy_args.py:131-152)"
+            f"a rollout server has {gpus} GPUs and cannot span nodes or use pipeline parallelism (swift "
+            "arguments/deploy_args.py:131-152)"
         )
         return [
             Problem(
