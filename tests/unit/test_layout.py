@@ -140,6 +140,11 @@ def test_old_megatron_core() -> None:
     assert problem.legal == (2, 1)
 
 
+def test_zero_is_refused_before_anything_divides_by_it() -> None:
+    problems = check_layout(arch_of("9B"), LayoutSpec(8, 0, ep=-1))
+    assert [problem.id for problem in problems] == ["positive_tp", "positive_ep"]
+
+
 def test_tp_across_nodes_is_a_warning() -> None:
     (problem,) = check_layout(arch_of("9B"), LayoutSpec(16, 16))
     assert (problem.id, problem.severity, problem.legal) == ("tp_within_node", "warning", (8,))

@@ -16,7 +16,15 @@ from math import ceil, gcd, lcm
 from typing import Literal
 
 from grpoflow.plan.layout import LayoutSpec, check_world_size
-from grpoflow.plan.problem import PlanError, Problem, divisors, errors_of, nearest, nearest_multiples
+from grpoflow.plan.problem import (
+    PlanError,
+    Problem,
+    check_positive,
+    divisors,
+    errors_of,
+    nearest,
+    nearest_multiples,
+)
 
 
 @dataclass(frozen=True)
@@ -180,7 +188,7 @@ def check_batch(spec: BatchSpec, layout: LayoutSpec) -> list[Problem]:
     rule that the micro batches of a rollout equal spg of them (grpo_trainer.py:239) follows from rows 2 and 3
     and has no check.
     """
-    problems = _check_positive(spec) + _check_positive(layout)
+    problems = check_positive(spec) + check_positive(layout)
     if problems:
         return problems
     numbers = _numbers(spec, layout)
@@ -188,14 +196,6 @@ def check_batch(spec: BatchSpec, layout: LayoutSpec) -> list[Problem]:
     if layout.world_size % layout.model_size:
         return problems  # no data-parallel size exists, so that the other rules have no meaning
     return problems + [problem for check in _BATCH_CHECKS if (problem := check(numbers))]
-
-
-def _check_positive(spec: object) -> list[Problem]:
-    return [
-        Problem(f"positive_{key}", key, value, "must be at least 1", (1,))
-        for key, value in vars(spec).items()
-        if isinstance(value, int) and not isinstance(value, bool) and value < 1
-    ]
 
 
 def _check_global_batch(n: _Numbers) -> Problem | None:
@@ -239,8 +239,7 @@ def _check_generations(n: _Numbers) -> Problem | None:
 
 
 def _check_prompts_per_dp(n: _Numbers) -> Problem | None:
-    """Row 5: (gen//G) % dp == 0 (swift
-    megatron/arguments/megatron_args.py:310-319)."""
+    """Row 5: (gen//G) % dp == 0 (swift megatron/arguments/megatron_args.py:310-319)."""
     prompts, dp = n.gen // n.spec.num_generations, n.layout.dp_size
     if prompts % dp == 0:
         return None
@@ -438,7 +437,7 @@ def _swift_generation(spec: SwiftBatchSpec) -> tuple[int, int]:
 def check_swift_batch(spec: SwiftBatchSpec) -> list[Problem]:
     """All problems of a `swift rlhf --rlhf_type grpo` batch (swift rlhf_trainers/args_mixin.py:200-241,
     arguments/rlhf_args.py:409, rlhf_trainers/grpo_trainer.py:123-130)."""
-    problems = _check_positive(spec)
+    problems = check_positive(spec)
     if problems:
         return problems
     return [problem for check in _SWIFT_CHECKS if (problem := check(spec))]

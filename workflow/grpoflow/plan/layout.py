@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 
 from grpoflow.models.architecture import Architecture
-from grpoflow.plan.problem import Problem, divisors, nearest, nearest_multiples
+from grpoflow.plan.problem import Problem, check_positive, divisors, nearest, nearest_multiples
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,9 @@ def check_layout(
     The world-size rules are the same as in :func:`grpoflow.plan.batch.check_batch`; callers that show both
     drop equals.
     """
+    problems = check_positive(layout)
+    if problems:
+        return problems
     return (
         check_world_size(layout)
         + _check_tensor(arch, layout, megatron_core)

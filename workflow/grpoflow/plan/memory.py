@@ -270,9 +270,8 @@ def _layer_bytes(arch: Architecture, layout: LayoutSpec, kind: str, recompute: s
     else:
         gdn = arch.gdn
         k, v = gdn.key_size, gdn.value_size
-        norms = (
-            4 * hidden
-        )  # gathered over the TP ranks also with SP (mcore_bridge model/modules/gated_delta_net.py)
+        # gathered over the TP ranks also with SP (mcore_bridge model/modules/gated_delta_net.py)
+        norms = 4 * hidden
         projected, convolved = 2 * (2 * k + 2 * v + 2 * gdn.value_heads), 2 * (2 * k + v)
         repeated = 2 * 2 * gdn.value_heads * gdn.key_head_dim  # queries and keys, one per value head
         gates, chunk_matrix = 2 * FP32 * gdn.value_heads, 2 * GDN_CHUNK * gdn.value_heads

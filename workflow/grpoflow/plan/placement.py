@@ -75,7 +75,8 @@ class RolloutRole:
 
     ``server_index`` is the position in the trainer's ``--vllm_server_host``/``--vllm_server_port`` lists. The
     offsets count from the base of the job's port block: HTTP, the TCPStore of the weight-sync group (opened
-    on the server's host), and the start of vLLM's internal ports (``VLLM_PORT``).
+    on the server's host), and the start of vLLM's internal ports (``VLLM_PORT``). Engines that start at once
+    all scan upwards from VLLM_PORT and may settle on the same port; with ``dp`` above 1 leave it unset.
     """
 
     name: str

@@ -45,6 +45,15 @@ def errors_of(problems: Sequence[Problem]) -> list[Problem]:
     return [problem for problem in problems if problem.severity == "error"]
 
 
+def check_positive(spec: object) -> list[Problem]:
+    """A problem for every integer field of a dataclass that is below 1; the other rules divide by them."""
+    return [
+        Problem(f"positive_{key}", key, value, "must be at least 1", (1,))
+        for key, value in vars(spec).items()
+        if isinstance(value, int) and not isinstance(value, bool) and value < 1
+    ]
+
+
 def nearest_multiples(value: int, unit: int) -> tuple[int, ...]:
     """The multiples of ``unit`` next to ``value`` (at least one unit), nearest first, the larger one first on
     a tie."""
