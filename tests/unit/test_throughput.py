@@ -134,6 +134,18 @@ def test_decoding_alone_is_bound_by_reading_the_weights() -> None:
     assert spent == pytest.approx(1000 * per_step, rel=0.02)
 
 
+def test_decoding_many_reads_every_cache_and_state_too() -> None:
+    """64 sequences: 49 MiB of GDN state read and written, and 32 KiB of keys and values per token of context
+    each."""
+    work = Workload(1000, 1000, 1000)
+    spent = rollout_seconds(arch_of("9B"), A800, VllmSpec(1), 1, 64, work, ASSUMED)
+    prompt = rollout_seconds(
+        arch_of("9B"), A800, VllmSpec(1), 1, 64, replace(work, mean_completion=1), ASSUMED
+    )
+    read = 2 * (6.920e9 + 1.017e9) + 64 * (2 * 49 * 2**20 + 1500 * 32 * 1024)
+    assert spent - prompt == pytest.approx(1000 * (read / (0.6 * 2.039e12) + 0.004), rel=0.02)
+
+
 def test_rollout_scaling() -> None:
     assert rollout(engines=8) < rollout(engines=4)
     # a batch four times as large is far cheaper than four batches: the weights are read once for all
