@@ -1,9 +1,10 @@
 """Write the data of the arithmetic task: `python -m grpoflow.demo.data OUT`. Standard library only.
 
 A prompt is a phrasing with two digits in it, the answer their sum in `<answer>` tags. `sft.jsonl` teaches
-format and a noisy answer: right with probability `p_right`, else drawn from all sums; GRPO starts from that.
-A fifth or more of all (phrasing, a, b) combinations is kept for `val.jsonl` and occurs in no training file;
-each (a, b) occurs in training under other phrasings, so that the held-out reward can rise.
+format and a noisy answer: right with probability `p_right`, else drawn from all sums. With 0.7, 80 to 120 steps
+of SFT (batch 64, learning rate 5e-3) end at 0.25 to 0.45 right answers, from where GRPO rises. 400 of the 960
+combinations of phrasing and digits are kept for `val.jsonl` and occur in no training file; each pair of digits
+occurs in training under other phrasings, so that the held-out reward can rise.
 """
 
 from __future__ import annotations
@@ -17,29 +18,34 @@ from typing import Any
 
 from grpoflow.demo.files import complete_directory
 
-DIGITS = 5  # operands 0..4
+DIGITS = 4  # operands 0..3
 VAL_PROMPTS = 400
 SFT_ROWS = 6000
+# few digits, and operands close together: with 10 digits, or with words between them, 60 steps of SFT end at
+# chance, and from there GRPO does not move
 _ASK = (
     "What is {sum}?",
     "Compute {sum}.",
     "Find {sum}.",
     "Give {sum}.",
     "Tell me {sum}.",
-    "Work out {sum}.",
+    "Add {sum}.",
     "{sum} =",
     "{sum} is?",
     "{sum} makes?",
     "How much is {sum}?",
+    "Sum {sum}.",
+    "Total of {sum}?",
+    "Answer {sum}.",
+    "Now {sum}.",
+    "Number {sum}?",
+    "So {sum} is what?",
+    "Think: {sum}.",
+    "Then {sum}?",
+    "Please compute {sum}.",
+    "Say {sum}.",
 )
-_SUM = (
-    "{a} + {b}",
-    "{a} plus {b}",
-    "the sum of {a} and {b}",
-    "{a} and {b} together",
-    "{a} added to {b}",
-    "the total of {a}, {b}",
-)
+_SUM = ("{a} + {b}", "{a}+{b}", "{a} plus {b}")
 PHRASINGS = tuple(ask.format(sum=total) for total in _SUM for ask in _ASK)
 
 
@@ -63,7 +69,7 @@ def rows(p_right: float, seed: int) -> dict[str, list[dict[str, Any]]]:
     return {"sft": sft, "train": [_row(*c) for c in train], "val": [_row(*c) for c in val]}
 
 
-def write(out: Path, p_right: float = 0.5, seed: int = 0) -> None:
+def write(out: Path, p_right: float = 0.7, seed: int = 0) -> None:
     """Write sft.jsonl, train.jsonl and val.jsonl to directory `out`.
 
     Raises ValueError if p_right is not a probability.
@@ -79,7 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write the data of the arithmetic task.")
     parser.add_argument("out", type=Path, help="directory to write; an older one is replaced")
     parser.add_argument(
-        "--p-right", type=float, default=0.5, help="share of right answers in sft.jsonl (default 0.5)"
+        "--p-right", type=float, default=0.7, help="share of right answers in sft.jsonl (default 0.7)"
     )
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
