@@ -1,10 +1,10 @@
 """Write the data of the arithmetic task: `python -m grpoflow.demo.data OUT`. Standard library only.
 
 A prompt is a phrasing with two digits in it, the answer their sum in `<answer>` tags. `sft.jsonl` teaches
-format and a noisy answer: right with probability `p_right`, else drawn from all sums. With 0.7, 80 to 120 steps
-of SFT (batch 64, learning rate 5e-3) end at 0.25 to 0.45 right answers, from where GRPO rises. 400 of the 960
-combinations of phrasing and digits are kept for `val.jsonl` and occur in no training file; each pair of digits
-occurs in training under other phrasings, so that the held-out reward can rise.
+format and a noisy answer: right with probability `p_right`, else drawn from all sums. With 0.7, 80 to 120
+steps of SFT (batch 64, learning rate 5e-3) end at 0.25 to 0.45 right answers, from where GRPO rises. 400 of
+the 960 combinations of phrasing and digits are kept for `val.jsonl` and occur in no training file; each pair
+of digits occurs in training under other phrasings, so that the held-out reward can rise.
 """
 
 from __future__ import annotations
