@@ -184,7 +184,9 @@ class Node:
             if not is_free(number):
                 self._end("failed", f"{role.name}: port {number} is taken on {socket.gethostname()}")
         command = rollout_command(config, self.launch.start, port, role.dp)
-        environment = {"VLLM_PORT": str(self._port(role.vllm_port_offset)), **self._devices(role.gpus)}
+        environment = self._devices(role.gpus)
+        if role.dp == 1:  # several engines would scan upwards from the same port and collide
+            environment["VLLM_PORT"] = str(self._port(role.vllm_port_offset))
         self._start(role.name, command.argv, {**command.env, **environment})
         self._wait(
             lambda: is_healthy("127.0.0.1", port),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,18 @@ from typing import Any
 import numpy as np
 
 from grpoflow.commands.infer import infer
+from grpoflow.config import Config
 from grpoflow.files import write_json
 
 from .base import Stage, StageFailed, attempt_directory, finish, manifest_of
 from .convert import start_directory
 from .inside import inside
-from .models import chosen_checkpoint, trained_model
+from .models import assemble_model, chosen_checkpoint
 from .statistics import Scores, paired_difference
 
 
 def evaluate(stage: Stage) -> None:
-    """Generate and score, greedy and sampled; the result is `evaluation.json`.
+    """Generate and score, greedy and sampled.
 
     Raises:
         StageFailed: completions are missing, empty, or belong to other prompts.
@@ -31,21 +33,30 @@ def evaluate(stage: Stage) -> None:
     rows = list(read_rows(val))
     with attempt_directory(stage) as work:
         checkpoint = chosen_checkpoint(config, manifest_of(stage.input["train"]))
-        models = {"sft": start, "grpo": trained_model(stage, checkpoint, start, work)}
+        assemble_model(stage, checkpoint, start, work / "model")
+        models = {"sft": start, "grpo": work / "model"}
+        completions: dict[tuple[str, str], Path] = {}
+        for kind, repeats in _kinds(config).items():
+            for name, model in models.items():
+                completions[name, kind] = _complete(stage, f"{name}-{kind}", model, rows, repeats, work)
+        shutil.rmtree(work / "model")
+        rewards = _score(stage, list(completions.values()), work)
         result: dict[str, Any] = {"prompts": len(rows), "samples": config.evaluate.samples}
-        for kind, repeats in (("greedy", 1), ("sampled", config.evaluate.samples)):
-            scores = {
-                name: _rewards(stage, f"{name}-{kind}", model, rows, repeats, work)
-                for name, model in models.items()
-            }
-            result[kind] = _compare(stage, scores)
+        for kind, repeats in _kinds(config).items():
+            result[kind] = _compare(
+                config, {name: _table(rewards[completions[name, kind]], config, repeats) for name in models}
+            )
         gain = result["sampled"]["difference"]
         stage.say(
             f"reward {result['sampled']['sft']['reward']:.3f} -> {result['sampled']['grpo']['reward']:.3f}, "
             f"difference {gain['mean']:+.3f} [{gain['low']:+.3f}, {gain['high']:+.3f}]"
         )
-        write_json(work / "evaluation.json", result)
-        finish(stage, work, result="evaluation.json", checkpoint=str(checkpoint), **result)
+        finish(stage, work, checkpoint=str(checkpoint), **result)
+
+
+def _kinds(config: Config) -> dict[str, int]:
+    """Completions per prompt of each way to generate."""
+    return {"greedy": 1, "sampled": config.evaluate.samples}
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -54,35 +65,43 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def _rewards(
+def _complete(
     stage: Stage, name: str, model: Path, rows: list[dict[str, Any]], repeats: int, work: Path
-) -> dict[str, Scores]:
-    """Complete every row `repeats` times; return rewards per function, [prompts, samples]."""
-    prompts, answers = work / f"{name}.prompts.jsonl", work / f"{name}.completions.jsonl"
+) -> Path:
+    """Complete every row `repeats` times; return the JSONL of rows with their completions."""
+    prompts, answers = work / f"{name}.prompts.jsonl", work / f"{name}.jsonl"
     repeated = [row for row in rows for _ in range(repeats)]
     _write_rows(prompts, repeated)
     stage.run(f"infer-{name}", infer(stage.config, model, prompts, answers, greedy=repeats == 1))
     completed = _join(repeated, answers)
     prompts.unlink()
     _write_rows(answers, completed)
-    request, scored = work / f"{name}.request.json", work / f"{name}.rewards.jsonl"
-    rewards = stage.config.rewards
+    return answers
+
+
+def _score(stage: Stage, files: list[Path], work: Path) -> dict[Path, list[dict[str, float]]]:
+    """Score files of completions with the reward functions of training, in one program."""
+    request, rewards = work / "score.json", stage.config.rewards
+    results = {path: path.with_suffix(".rewards.jsonl") for path in files}
     write_json(
         request,
         {
             "plugin": rewards.plugin and str(Path(rewards.plugin).absolute()),
             "functions": rewards.functions,
-            "rows": str(answers),
-            "result": str(scored),
+            "files": [{"rows": str(path), "result": str(result)} for path, result in results.items()],
         },
     )
-    stage.run(f"score-{name}", inside(stage, "score", request))
+    stage.run("score", inside(stage, "score", request))
     request.unlink()
-    table = list(read_rows(scored))
-    if len(table) != len(repeated):
-        raise StageFailed(f"{len(table)} rewards for {len(repeated)} completions in {scored}")
-    shape = (len(rows), repeats)
-    return {f: np.array([row[f] for row in table], dtype=float).reshape(shape) for f in rewards.functions}
+    return {path: list(read_rows(result)) for path, result in results.items()}
+
+
+def _table(rewards: list[dict[str, float]], config: Config, repeats: int) -> dict[str, Scores]:
+    """Rewards per function, [prompts, samples]."""
+    return {
+        name: np.array([row[name] for row in rewards], dtype=float).reshape(-1, repeats)
+        for name in config.rewards.functions
+    }
 
 
 def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -112,13 +131,13 @@ def _join(rows: list[dict[str, Any]], answers: Path) -> list[dict[str, Any]]:
     return joined
 
 
-def _compare(stage: Stage, scores: dict[str, dict[str, Scores]]) -> dict[str, Any]:
-    weights = stage.config.rewards.weight_of()
+def _compare(config: Config, scores: dict[str, dict[str, Scores]]) -> dict[str, Any]:
+    weights = config.rewards.weight_of()
     total = {
         model: sum((weights[name] * values for name, values in by_function.items()), start=np.float64(0))
         for model, by_function in scores.items()
     }
-    evaluate_keys = stage.config.evaluate
+    settings = config.evaluate
     return {
         **{
             model: {
@@ -128,6 +147,6 @@ def _compare(stage: Stage, scores: dict[str, dict[str, Scores]]) -> dict[str, An
             for model, by_function in scores.items()
         },
         "difference": paired_difference(
-            np.asarray(total["sft"]), np.asarray(total["grpo"]), evaluate_keys.confidence, evaluate_keys.seed
+            np.asarray(total["sft"]), np.asarray(total["grpo"]), settings.confidence, settings.seed
         ),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,7 @@ from grpoflow.launch.ports import free_port
 from .base import Stage, attempt_directory, finish, manifest_of
 from .convert import start_directory
 from .inside import compare_logits, compare_tensors
-from .models import chosen_checkpoint, trained_model
-
-# what belongs to the training, not to the model
-TRAINING_FILES = {
-    "args.json",
-    "optimizer.pt",
-    "scheduler.pt",
-    "trainer_state.json",
-    "training_args.bin",
-    TRACKER,
-}
+from .models import assemble_model, chosen_checkpoint
 
 
 def export_hf(stage: Stage) -> None:
@@ -40,36 +29,28 @@ def export_hf(stage: Stage) -> None:
     train = manifest_of(stage.input["train"])
     with attempt_directory(stage) as work:
         checkpoint = chosen_checkpoint(config, train)
-        source = trained_model(stage, checkpoint, start, work)
         model = work / "model"
-        _copy_model(source, model)
+        assemble_model(stage, checkpoint, start, model)
         check_hf_directory(model, start)
         checks: dict[str, Any] = {"same_tensors_as": str(start)}
-        if (checkpoint / TRACKER).is_file() and config.trainer.tuner == "full":
-            # the optimizer's own weights, by another way than the trainer's own export
-            converted = work / "converted"
-            stage.run("to_hf", to_hf(config, checkpoint, start, converted, Ranks(master_port=free_port())))
-            compare_tensors(stage, model, converted)
-            shutil.rmtree(converted)
-            checks["equal_to_mcore_checkpoint"] = True
+        trained = model
+        if config.trainer.tuner == "full":
+            trained = checkpoint
+            if (checkpoint / TRACKER).is_file():
+                # the weights beside the optimizer, read by another way than the trainer's own export
+                trained = work / "converted"
+                ranks = Ranks(master_port=free_port())
+                stage.run("to_hf", to_hf(config, checkpoint, start, trained, ranks))
+            compare_tensors(stage, model, trained)
+            checks["equal_to"] = str(checkpoint)
         prompts = Path(stage.input["dataset"]).parent / "val.jsonl"
-        compare_logits(stage, model, source, prompts, work / "logits.json")
+        compare_logits(stage, model, trained, prompts, work / "logits.json")
         checks["logits"] = read_json(work / "logits.json")
+        shutil.rmtree(work / "converted", ignore_errors=True)
         evaluation = manifest_of(stage.input["evaluation"])
         write_text(model / "README.md", model_card(stage, train, evaluation))
-        shutil.rmtree(work / "merged", ignore_errors=True)
         files = {path.name: sha256(path) for path in sorted(model.iterdir())}
         finish(stage, work, model="model", checkpoint=str(checkpoint), checks=checks, sha256=files)
-
-
-def _copy_model(source: Path, target: Path) -> None:
-    target.mkdir()
-    for path in sorted(source.iterdir()):
-        if path.is_file() and path.name not in TRAINING_FILES and not path.name.startswith("rng_state"):
-            try:
-                os.link(path, target / path.name)  # hundreds of gigabytes: no copy on the same filesystem
-            except OSError:
-                shutil.copy2(path, target / path.name)
 
 
 def model_card(stage: Stage, train: dict[str, Any], evaluation: dict[str, Any]) -> str:

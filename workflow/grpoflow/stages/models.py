@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grpoflow.checkpoints import check_run_checkpoint
+from grpoflow.checkpoints import TRACKER, check_run_checkpoint
 from grpoflow.commands.convert import merge_adapter
 from grpoflow.config import Config
 
 from .base import Stage, StageFailed
+
+TRAINING_FILES = {
+    "args.json",
+    "optimizer.pt",
+    "scheduler.pt",
+    "trainer_state.json",
+    "training_args.bin",
+    TRACKER,
+}
+CARRIED_OVER = {".json", ".jinja", ".txt", ".model"}
 
 
 def chosen_checkpoint(config: Config, train: Mapping[str, Any]) -> Path:
@@ -30,12 +42,43 @@ def chosen_checkpoint(config: Config, train: Mapping[str, Any]) -> Path:
     return path
 
 
-def trained_model(stage: Stage, checkpoint: Path, start: Path, work: Path) -> Path:
-    """Return the trained weights as a Hugging Face directory, with a LoRA adapter merged into them."""
-    if stage.config.trainer.tuner == "full":
-        return checkpoint
-    if stage.config.trainer.backend == "megatron":
-        return checkpoint.with_name(f"{checkpoint.name}-merged")
-    merged = work / "merged"
-    stage.run("merge", merge_adapter(stage.config, start, checkpoint, merged))
-    return merged
+def assemble_model(stage: Stage, checkpoint: Path, start: Path, target: Path) -> None:
+    """Put the trained weights together as a Hugging Face directory, with a LoRA adapter merged into them.
+
+    Megatron-SWIFT writes weights, configuration and tokenizer but no generation_config.json: without it
+    nothing says which tokens end an answer, and every completion runs to its length limit. What the trainer
+    does not write comes from the directory that training started from.
+    """
+    source = checkpoint
+    if stage.config.trainer.tuner == "lora" and stage.config.trainer.backend == "megatron":
+        source = checkpoint.with_name(f"{checkpoint.name}-merged")
+    if stage.config.trainer.tuner == "lora" and stage.config.trainer.backend == "swift":
+        source = target.with_name(f"{target.name}.merged")
+        stage.run("merge", merge_adapter(stage.config, start, checkpoint, source))
+    target.mkdir()
+    for path in _model_files(source):
+        _link(path, target / path.name)
+    for path in _model_files(start):
+        if (
+            path.suffix in CARRIED_OVER
+            and "safetensors" not in path.name
+            and not (target / path.name).exists()
+        ):
+            shutil.copy2(path, target / path.name)
+    if source not in (checkpoint, start) and source.parent == target.parent:
+        shutil.rmtree(source)
+
+
+def _model_files(directory: Path) -> list[Path]:
+    return [
+        path
+        for path in sorted(directory.iterdir())
+        if path.is_file() and path.name not in TRAINING_FILES and not path.name.startswith("rng_state")
+    ]
+
+
+def _link(path: Path, target: Path) -> None:
+    try:
+        os.link(path, target)  # hundreds of gigabytes: no copy on the same filesystem
+    except OSError:
+        shutil.copy2(path, target)

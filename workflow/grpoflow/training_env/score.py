@@ -2,8 +2,8 @@
 
     python -m grpoflow.training_env.score REQUEST.json
 
-The request holds `plugin` (path or null), `functions` (names), `rows` (JSONL with `completion` and the
-columns of the data set) and `result`. The result is JSONL, one `{function: reward}` per row, in order.
+The request holds `plugin` (path or null), `functions` (names) and `files`, each with `rows` (JSONL with
+`completion` and the columns of the data set) and `result` (JSONL, one `{function: reward}` per row).
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ def reward_function(name: str) -> Any:
     if name not in orms:
         raise SystemExit(f"reward function {name!r} is not registered; known: {', '.join(sorted(orms))}")
     found: Any = orms[name]
-    if inspect.isclass(found):
-        return found(args=None) if "args" in inspect.signature(found).parameters else found()
-    return found
+    if not inspect.isclass(found):
+        return found
+    make: Any = found
+    return make(args=None) if "args" in inspect.signature(make).parameters else make()
 
 
 def score(function: Any, rows: list[dict[str, Any]]) -> list[float]:
@@ -59,14 +60,15 @@ def main(argv: list[str]) -> int:
     if request["plugin"]:
         load_plugin(request["plugin"])
     functions = {name: reward_function(name) for name in request["functions"]}
-    with Path(request["rows"]).open(encoding="utf-8") as content:
-        rows = [json.loads(line) for line in content]
-    with Path(request["result"]).open("w", encoding="utf-8") as result:
-        for start in range(0, len(rows), BATCH):
-            batch = rows[start : start + BATCH]
-            scores = {name: score(function, batch) for name, function in functions.items()}
-            for index in range(len(batch)):
-                result.write(json.dumps({name: values[index] for name, values in scores.items()}) + "\n")
+    for file in request["files"]:
+        with Path(file["rows"]).open(encoding="utf-8") as content:
+            rows = [json.loads(line) for line in content]
+        with Path(file["result"]).open("w", encoding="utf-8") as result:
+            for start in range(0, len(rows), BATCH):
+                batch = rows[start : start + BATCH]
+                scores = {name: score(function, batch) for name, function in functions.items()}
+                for index in range(len(batch)):
+                    result.write(json.dumps({name: values[index] for name, values in scores.items()}) + "\n")
     return 0
 
 
