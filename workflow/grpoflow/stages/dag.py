@@ -16,6 +16,13 @@ from grpoflow.config.identity import dataset_id, mcore_id, run_hash, sft_id
 RESULTS = Path("results")
 LOGS = Path("logs")
 MANIFEST = "manifest.json"
+EXPERIMENT_RESULTS = (
+    "plan.json",
+    "train.json",
+    f"evaluation/{MANIFEST}",
+    f"export/{MANIFEST}",
+    "report.html",
+)
 
 
 class Wildcards(Protocol):
@@ -47,8 +54,19 @@ class Dag:
         return next(iter(self.experiments.values()))
 
     def targets(self, _: Wildcards) -> list[str]:
-        """Everything that `snakemake` makes when no target is named."""
-        return [str(RESULTS / name / "report.html") for name in self.experiments]
+        """Every result of every stage. Snakemake does not miss a file that only a finished rule needs: with
+        the last results alone, a removed manifest would not be made again."""
+        found: list[str] = []
+        for name, config in self.experiments.items():
+            found.append(_shared("dataset", dataset_id(config)))
+            if config.sft:
+                found.append(_shared("sft", sft_id(config)))
+            if config.trainer.backend == "megatron":
+                found.append(_shared("mcore", mcore_id(config)))
+            if config.rollout.mode == "server":
+                found.append(str(RESULTS / name / "endpoints.json"))
+            found += [str(RESULTS / name / result) for result in EXPERIMENT_RESULTS]
+        return list(dict.fromkeys(found))
 
     def plans(self, _: Wildcards) -> list[str]:
         """The plans of all experiments: nothing runs before every one of them is checked."""
