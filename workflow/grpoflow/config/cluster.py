@@ -27,6 +27,9 @@ class ClusterConfig(Section):
     gpus_per_node: int = execution(8, gt=0)
     """GPUs of a node. On `device: cpu` they are worker slots."""
 
+    host_memory_gib: int | None = execution(None, gt=0)
+    """Host memory of a node in GiB, for what is offloaded from the GPUs; unknown by default."""
+
     cache: str = execution(".cache")
     """Directory on the shared filesystem for the data-set caches of ms-swift (MODELSCOPE_CACHE)."""
 

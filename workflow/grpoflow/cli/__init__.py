@@ -1,0 +1,82 @@
+"""The commands that people type. Each subcommand imports what it needs when it is used."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+CONFIG_HELP = "configuration files, merged in order as Snakemake does with several --configfile"
+REFUSED, USAGE = 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand; return its exit code: 0 fine, 1 refused, 2 usage."""
+    arguments = parser().parse_args(argv)
+    return int(arguments.run(arguments))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `grpoflow`."""
+    top = argparse.ArgumentParser(prog="grpoflow", description=__doc__.split(".")[0] if __doc__ else None)
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+
+    preflight = commands.add_parser(
+        "preflight", help="check a configuration: exit 0 fine, 1 refused, 2 usage"
+    )
+    _add_config(preflight)
+    preflight.add_argument(
+        "--data", action="store_true", help="also read the data and try the reward functions"
+    )
+    preflight.add_argument(
+        "--checkpoint", action="store_true", help="also look at the files of the checkpoint"
+    )
+    preflight.set_defaults(run=_preflight)
+
+    plan = commands.add_parser("plan", help="batch, layout, placement, memory, cost and every command line")
+    _add_config(plan)
+    plan.add_argument("--experiment", metavar="NAME", help="one of the experiments; all by default")
+    plan.set_defaults(run=_plan)
+
+    doctor = commands.add_parser("doctor", help="say why a run is slow or dead, from its logs and metrics")
+    doctor.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="run directories or log files")
+    _add_format(doctor)
+    doctor.set_defaults(run=_doctor)
+    return top
+
+
+def _add_config(command: argparse.ArgumentParser) -> None:
+    command.add_argument("config", nargs="+", type=Path, metavar="CONFIG", help=CONFIG_HELP)
+    _add_format(command)
+
+
+def _add_format(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--format", choices=("text", "json"), default="text", help="text for people (default)"
+    )
+
+
+def _preflight(arguments: argparse.Namespace) -> int:
+    from .preflight import run  # noqa: PLC0415 - a subcommand pays for its own imports only
+
+    return run(arguments.config, arguments.format, data=arguments.data, checkpoint=arguments.checkpoint)
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from .plan import run  # noqa: PLC0415
+
+    return run(arguments.config, arguments.format, arguments.experiment)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from grpoflow.doctor import main as doctor  # noqa: PLC0415
+
+    code: int = doctor(arguments.paths, arguments.format)
+    return code
+
+
+def usage(message: str) -> int:
+    """Say on standard error what is wrong with the command line; return the exit code."""
+    print(f"grpoflow: {message}", file=sys.stderr)
+    return USAGE

@@ -1,0 +1,64 @@
+"""Checkpoints: whether a stopped run can go on, and how much it loses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .estimate import run_steps, step_time
+from .rules import Finding, rule
+from .subject import Subject
+
+LOADING_SECONDS = 30 * 60
+"""Servers and trainer loading their weights at the start of an attempt [assumption]."""
+
+
+@rule(evidence="swift megatron/trainers/base.py:848-865, ms-swift#9438", level="warn")
+def run_can_be_resumed(subject: Subject) -> Iterator[Finding]:
+    """Protects from a run that starts over after wall-time, preemption or a node failure."""
+    trainer = subject.config.trainer
+    if trainer.save_optimizer:
+        return
+    why = "checkpoints without optimizer and random state cannot be resumed from"
+    if trainer.backend == "megatron" and trainer.tuner == "lora":
+        why += "; of a LoRA run only the merged model is kept then, without the adapter"
+    yield Finding("trainer.save_optimizer", False, why, (True,))
+
+
+@rule(evidence="swift megatron/trainers/base.py: saves at save_steps and at the last iteration", level="warn")
+def run_saves_before_its_end(subject: Subject) -> Iterator[Finding]:
+    """Protects from a run whose only checkpoint is the last one."""
+    trainer = subject.config.trainer
+    if trainer.train_steps is not None and trainer.save_steps > trainer.train_steps:
+        why = f"more than the {trainer.train_steps} steps of the run: a failure costs all of it"
+        yield Finding("trainer.save_steps", trainer.save_steps, why, (max(1, trainer.train_steps // 4),))
+
+
+@rule(evidence="workflow/grpoflow/stages/models.py")
+def exported_checkpoint_will_exist(subject: Subject) -> Iterator[Finding]:
+    """Protects from an export that finds no checkpoint after the training."""
+    trainer, wanted = subject.config.trainer, subject.config.export.checkpoint
+    steps = trainer.train_steps
+    if wanted == "last" or steps is None:
+        return
+    saved = [*range(trainer.save_steps, steps + 1, trainer.save_steps)]
+    saved = sorted({*saved, steps})[-trainer.save_total_limit :]
+    if wanted not in saved:
+        why = f"the run keeps the checkpoints {', '.join(map(str, saved))} (save_steps, save_total_limit)"
+        yield Finding("export.checkpoint", wanted, why, ("last", *saved))
+
+
+@rule(evidence="time estimate of the plan", level="warn", needs="architecture")
+def wall_time_covers_a_save(subject: Subject) -> Iterator[Finding]:
+    """Protects from an attempt that ends before its first checkpoint: the run would never get further."""
+    step, trainer = step_time(subject), subject.config.trainer
+    if step is None:
+        return
+    steps = min(trainer.save_steps, run_steps(subject) or trainer.save_steps)
+    needed = (steps * step.step_seconds + LOADING_SECONDS) / 60
+    if needed > subject.wall_time:
+        fitting = int((subject.wall_time * 60 - LOADING_SECONDS) / step.step_seconds)
+        why = (
+            f"x {step.step_seconds:.0f} s per step (estimate) and {LOADING_SECONDS // 60} min of loading are "
+            f"{needed:.0f} min; the wall-time is {subject.wall_time} min (resource runtime of train_grpo)"
+        )
+        yield Finding("trainer.save_steps", trainer.save_steps, why, (fitting,) if fitting > 0 else ())

@@ -1,0 +1,99 @@
+"""Running the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from grpoflow.config import Config, ConfigError, load_experiments
+from grpoflow.config.load import Problem as ConfigProblem
+
+# the import registers the checks
+from . import arguments, batch, layout, memory, resume, rollout, suppress, versions  # noqa: F401
+from .report import Problem, Report, Skipped, Suppressed, join
+from .rules import CHECKS, Finding, Need, all_rules
+from .subject import Subject
+
+DEFAULT_WALL_TIME = 1440
+"""Minutes that the rule train_grpo asks for unless the profile or the command line says otherwise."""
+
+CONFIGURATION = "the typed configuration (config/README.md)"
+
+
+def check(
+    configs: Mapping[str, Config], wall_time: int = DEFAULT_WALL_TIME, needs: tuple[Need, ...] = ("config",)
+) -> Report:
+    """Run the checks that need the configuration, and config.json of the checkpoint where it is there.
+
+    Args:
+        configs: Experiments by name.
+        wall_time: Minutes of the RL job.
+        needs: Which kinds of checks to run besides those about the architecture.
+    """
+    return join(_check_one(Subject(name, config, wall_time), needs) for name, config in configs.items())
+
+
+def check_raw(
+    raw: Mapping[str, Any], wall_time: int = DEFAULT_WALL_TIME, needs: tuple[Need, ...] = ("config",)
+) -> tuple[dict[str, Config], Report]:
+    """Validate a configuration as read from its files, and check it; no configuration where it is refused."""
+    try:
+        configs = load_experiments(raw)
+    except ConfigError as error:
+        return {}, from_config(error.problems)
+    return configs, check(configs, wall_time, needs)
+
+
+def from_config(problems: Iterable[ConfigProblem]) -> Report:
+    """The problems of an invalid configuration."""
+    return Report(
+        tuple(
+            Problem(
+                p.id,
+                "refuse",
+                p.key,
+                p.value,
+                p.why,
+                CONFIGURATION,
+                (p.legal,) if p.legal else (),
+                p.experiment,
+            )
+            for p in problems
+        )
+    )
+
+
+def _check_one(subject: Subject, needs: tuple[Need, ...]) -> Report:
+    reasons = subject.config.preflight.suppress
+    problems: list[Problem] = []
+    suppressed: list[Suppressed] = []
+    skipped: list[str] = []
+    for item in CHECKS:
+        if item.needs == "architecture":
+            if subject.architecture is None:
+                skipped += [rule.id for rule in item.rules]
+                continue
+        elif item.needs not in needs:
+            continue
+        for finding in item.find(subject):
+            problem = _problem(subject, finding, item.id)
+            if problem.id in reasons:
+                suppressed.append(Suppressed(problem, reasons[problem.id]))
+            else:
+                problems.append(problem)
+    absent = (Skipped(tuple(skipped), subject.no_architecture, subject.experiment),) if skipped else ()
+    return Report(tuple(problems), tuple(suppressed), absent)
+
+
+def _problem(subject: Subject, finding: Finding, check_id: str) -> Problem:
+    rule = all_rules()[finding.rule or check_id]
+    return Problem(
+        id=rule.id,
+        level=finding.level or rule.level,
+        key=finding.key,
+        value=finding.value,
+        why=finding.why,
+        evidence=finding.evidence or rule.evidence,
+        legal=finding.legal,
+        experiment=subject.experiment,
+    )

@@ -1,0 +1,139 @@
+"""One experiment under test: its configuration and what follows from it, each worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from grpoflow.config import Config
+from grpoflow.config.tuner import Parallel
+from grpoflow.facts.versions import VersionError, parse_release
+from grpoflow.models.architecture import Architecture, ArchitectureError
+from grpoflow.plan.auto import Choice
+from grpoflow.plan.hardware import GPUS, Gpu
+from grpoflow.plan.inputs import (
+    architecture_of,
+    auto_choice,
+    layout_spec,
+    placement_spec,
+    read_hf_config,
+    sft_auto_choice,
+    sft_ranks_per_node,
+)
+from grpoflow.plan.layout import LayoutSpec
+from grpoflow.plan.problem import PlanError
+
+from .environment import installed_packages
+
+DEFAULT_MEGATRON_CORE = "0.18.0"
+"""Recommended release (facts/package_bounds.json), assumed where the environment is not on this machine."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A layout: as configured, or chosen. `problem` says why `auto` found none."""
+
+    spec: LayoutSpec | None
+    choice: Choice | None = None
+    problem: PlanError | None = None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An experiment; `wall_time` is that of the RL job, in minutes."""
+
+    experiment: str
+    config: Config
+    wall_time: int
+
+    @cached_property
+    def hf_config(self) -> dict[str, Any]:
+        """config.json of the checkpoint as it is; empty where it cannot be read."""
+        try:
+            return read_hf_config(self.config)
+        except (OSError, ArchitectureError):
+            return {}
+
+    @cached_property
+    def _architecture(self) -> Architecture | str:
+        try:
+            return architecture_of(self.config)
+        except FileNotFoundError:
+            return f"{self.config.model.path}/config.json is not there yet"
+        except OSError as error:
+            return f"{self.config.model.path}/config.json cannot be read: {error.strerror}"
+        except ArchitectureError as error:
+            return str(error)
+
+    @property
+    def architecture(self) -> Architecture | None:
+        """What config.json says, or None."""
+        found = self._architecture
+        return found if isinstance(found, Architecture) else None
+
+    @property
+    def no_architecture(self) -> str:
+        """Why there is no architecture; "" where there is one."""
+        found = self._architecture
+        return found if isinstance(found, str) else ""
+
+    @cached_property
+    def packages(self) -> dict[str, str]:
+        """Versions in the training environment; empty where it is not on this machine."""
+        return installed_packages(self.config.cluster.environment)
+
+    @property
+    def megatron_core(self) -> tuple[int, int]:
+        """Release of megatron-core, major and minor."""
+        try:
+            release = parse_release(self.packages.get("megatron-core", DEFAULT_MEGATRON_CORE))
+        except VersionError:
+            release = parse_release(DEFAULT_MEGATRON_CORE)
+        return release[0], release[1]
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The GPU's data, or None on a CPU and for an unknown name."""
+        if self.config.cluster.device != "cuda":
+            return None
+        return GPUS.get(self.config.cluster.gpu.removeprefix("NVIDIA "))
+
+    @cached_property
+    def world_size(self) -> int:
+        """Trainer ranks of GRPO."""
+        return placement_spec(self.config).trainer_world_size
+
+    @property
+    def sft_world_size(self) -> int:
+        """Ranks of the SFT stage; 0 without one."""
+        sft = self.config.sft
+        return sft.nodes * sft_ranks_per_node(self.config) if sft else 0
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Layout of the GRPO trainer (megatron)."""
+        trainer = self.config.trainer
+        return self._layout(trainer.parallel, self.world_size, trainer.args, sft=False)
+
+    @cached_property
+    def sft_layout(self) -> Layout:
+        """Layout of the SFT trainer (megatron)."""
+        sft = self.config.sft
+        return self._layout(sft.parallel, self.sft_world_size, sft.args, sft=True) if sft else Layout(None)
+
+    def _layout(
+        self, parallel: Parallel | str, world_size: int, args: dict[str, Any], *, sft: bool
+    ) -> Layout:
+        if isinstance(parallel, Parallel):
+            return Layout(layout_spec(parallel, world_size, args))
+        if world_size == 1:
+            return Layout(LayoutSpec(1))
+        if self.architecture is None or world_size < 1:
+            return Layout(None)
+        choose = sft_auto_choice if sft else auto_choice
+        try:
+            choice = choose(self.config, self.architecture, world_size, self.megatron_core)
+        except PlanError as error:
+            return Layout(None, problem=error)
+        return Layout(choice.best.layout, choice)

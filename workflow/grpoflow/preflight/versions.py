@@ -1,0 +1,191 @@
+"""What a release of ms-swift, and the packages around it, do with what the configuration asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from grpoflow.facts.gates import features, gated_arguments, package_bounds, status
+from grpoflow.facts.versions import VersionError, parse_release
+
+from .passthrough import usable
+from .report import Level
+from .rules import Finding, rule, rules
+from .subject import Subject
+
+FLOOR = "4.4.0"
+
+# without these a GPU run cannot start, or falls back to something a hundred times slower without a word
+REQUIRED = {
+    "always": (
+        "torch",
+        "transformers",
+        "vllm",
+        "msgspec",
+        "flash-attn",
+        "flash-linear-attention",
+        "qwen-vl-utils",
+    ),
+    "megatron": ("megatron-core", "mcore-bridge", "transformer-engine"),
+    "swift": ("trl", "peft"),
+}
+
+
+@rule(evidence="ms-swift#9060, ms-swift#8493, ms-swift#9519, ms-swift#9531")
+def ms_swift_is_recent_enough(subject: Subject) -> Iterator[Finding]:
+    """Protects from releases whose rollout server or weight sync corrupts Qwen3.5 without an error."""
+    version = subject.config.cluster.ms_swift
+    try:
+        release = parse_release(version)
+    except VersionError as error:
+        yield Finding("cluster.ms_swift", version, str(error), ("4.6.0",))
+        return
+    if release < parse_release(FLOOR):
+        why = (
+            f"Qwen3.5 GRPO needs {FLOOR}: before, weight syncs to vLLM 0.17 and later are faulty (fixed in "
+            "4.1.0 and 4.4.0), servers of a mixture of experts answer garbled text (4.3.0), a trainer on "
+            "several nodes sends stale weights (4.1.1) and leaves the non-thinking prefix out of its "
+            "log-probabilities (4.3.0)"
+        )
+        yield Finding("cluster.ms_swift", version, why, ("4.6.0",))
+
+
+@rule(evidence="facts/version_gates.json: every released wheel 4.0.0 to 4.6.0 was compared", level="warn")
+def ms_swift_release_was_examined(subject: Subject) -> Iterator[Finding]:
+    """Protects from rules that are older than the release."""
+    version = subject.config.cluster.ms_swift
+    if _is_known(version) and status(features()[0], version).assumed:
+        why = "newer than every release that was examined; the rules of the last one are applied"
+        yield Finding("cluster.ms_swift", version, why, ("4.6.0",))
+
+
+@rule(evidence="dist-info of the training environment")
+def installed_ms_swift_is_the_configured_one(subject: Subject) -> Iterator[Finding]:
+    """Protects from arguments and rules that are checked against another release than the one that runs."""
+    version, installed = subject.config.cluster.ms_swift, subject.packages.get("ms-swift")
+    if installed is not None and installed != version:
+        why = f"{subject.config.cluster.environment} holds ms-swift {installed}"
+        yield Finding("cluster.ms_swift", version, why, (installed,))
+
+
+@rule(evidence="facts/package_bounds.json")
+def installed_packages_fit(subject: Subject) -> Iterator[Finding]:
+    """Protects from packages outside of the window in which this release of ms-swift works."""
+    cluster, packages = subject.config.cluster, subject.packages
+    if not packages:
+        return
+    try:
+        bounds = package_bounds(cluster.ms_swift)
+    except VersionError:
+        return  # a release without data
+    needed = REQUIRED["always"] + REQUIRED[subject.config.trainer.backend]
+    for bound in bounds:
+        installed = packages.get(bound.package)
+        wanted = " and ".join(filter(None, (bound.requires, bound.qwen3_5))) or "any release"
+        note = f" ({bound.note})" if bound.note else ""
+        legal = (f"{bound.package}=={bound.recommended}",) if bound.recommended else ()
+        if installed is None:
+            if bound.package in needed and cluster.device == "cuda":
+                why = f"{bound.package} is not installed; ms-swift {cluster.ms_swift} needs {wanted}{note}"
+                yield Finding("cluster.environment", cluster.environment, why, legal, evidence=bound.evidence)
+        elif not bound.allows(installed):
+            why = f"{bound.package} {installed}: ms-swift {cluster.ms_swift} needs {wanted}{note}"
+            yield Finding("cluster.environment", cluster.environment, why, legal, evidence=bound.evidence)
+
+
+# --- features ---
+
+LEARNS_SOMETHING_ELSE = ("reward_model", "reward_model_plugin", "grpo_teacher_model")
+"""Ignored without a word, and the run then learns from other rewards than the person asked for."""
+
+WITHOUT_ARGUMENT = (
+    "mcore_gated_delta_net",
+    "server_weight_post_processing",
+    "multi_node_server_weight_sync",
+    "non_thinking_prefix_in_trainer",
+    "last_checkpoint_symlink",
+    "grpo_resume_skips_right_prompts",
+    "grpo_loss_not_divided_by_microbatches",
+)
+ONLY_WARNED_OF = ("grpo_resume_skips_right_prompts", "grpo_loss_not_divided_by_microbatches")
+SCALED_LOSSES = ("bnpo", "dapo", "cispo")
+
+
+@rules({name: (f"{name}: refused, ignored or faulty in the release", "version gates") for name in features()})
+def version_gates(subject: Subject) -> Iterator[Finding]:
+    """Features by name, as the configured release treats them."""
+    config, version = subject.config, subject.config.cluster.ms_swift
+    if not _is_known(version):
+        return
+    trainer, rollout = config.trainer, config.rollout
+    given = {
+        "steps_per_generation": trainer.steps_per_generation,
+        "save_total_limit": trainer.save_total_limit,
+        **trainer.args,
+    }
+    sections = [(f"{trainer.backend} rlhf", "trainer.args", given)]
+    if rollout.mode == "server":
+        sections.append(("swift rollout", "rollout.args", rollout.args))
+    if config.sft is not None:
+        sections.append((f"{config.sft.backend} sft", "sft.args", config.sft.args))
+    for command, key, args in sections:
+        for state in gated_arguments(command, usable(args), version):
+            name = next(
+                (a for a in state.arguments if key == "rollout.args" or a in trainer.args), state.arguments[0]
+            )
+            why = f"`{command}` of ms-swift {version}: {state.status}: {state.why}"
+            ignored = state.status == "ignored" and state.feature not in LEARNS_SOMETHING_ELSE
+            yield Finding(
+                f"{key}.{name}",
+                args.get(name),
+                why,
+                ("leave it out",),
+                "warn" if ignored else "refuse",
+                state.feature,
+                state.evidence,
+            )
+    for name in WITHOUT_ARGUMENT:
+        state = status(name, version)
+        if state.status == "supported" or not _concerns(name, subject):
+            continue
+        level: Level = "warn" if name in ONLY_WARNED_OF else "refuse"
+        why = f"{state.status}: {state.why}"
+        if name == "last_checkpoint_symlink":
+            why += "; the workflow takes a run for complete only by it"
+        yield Finding("cluster.ms_swift", version, why, ("4.6.0",), level, name, state.evidence)
+
+
+def _concerns(feature: str, subject: Subject) -> bool:
+    """Whether a feature that no argument asks for matters to this configuration."""
+    config = subject.config
+    trainer, server = config.trainer, config.rollout.mode == "server"
+    megatron = trainer.backend == "megatron"
+    return {
+        "mcore_gated_delta_net": megatron,
+        "server_weight_post_processing": server,
+        "multi_node_server_weight_sync": megatron and server and trainer.nodes > 1,
+        "non_thinking_prefix_in_trainer": server and not config.model.enable_thinking,
+        "last_checkpoint_symlink": True,
+        "grpo_resume_skips_right_prompts": megatron and trainer.save_optimizer,
+        "grpo_loss_not_divided_by_microbatches": megatron and trainer.loss_type in SCALED_LOSSES,
+    }[feature]
+
+
+def _is_known(version: str) -> bool:
+    """Whether the data files say anything about a release."""
+    try:
+        status(features()[0], version)
+    except VersionError:
+        return False
+    return True
+
+
+@rule(evidence="4.6.0 swift megatron/trainers/rlhf_mixin.py:31-32", level="warn")
+def beta_zero_loads_the_reference(subject: Subject) -> Iterator[Finding]:
+    """Protects from the belief that beta 0 saves the memory of the reference model."""
+    trainer = subject.config.trainer
+    if trainer.backend == "megatron" and trainer.tuner == "full" and trainer.beta == 0:
+        why = (
+            "full-parameter Megatron GRPO builds the reference model whatever beta is: 2 bytes per parameter "
+            "of every rank's shard are held and never used"
+        )
+        yield Finding("trainer.beta", trainer.beta, why, ("tuner: lora, which needs no copy",))
