@@ -15,7 +15,9 @@ from .patterns import patterns
 from .scan import scan
 from .sources import Source, discover
 from .split import step_split
+from .tracebacks import split
 
+WAITS = (1, 2)
 SILENT = 3
 UNKNOWN = ("exception", "interrupted", "exception-waiting")
 ARGS_BYTES = 8 << 20
@@ -44,14 +46,16 @@ def diagnose(paths: Iterable[Path]) -> Diagnosis:
         trainings.append(training)
         if not training.records:
             continue
-        split = step_split(training, [s.path for s in of_kind["profile"]], logs, args)
-        findings += judge.slow_training(training, args, split)
+        phases = step_split(training, [s.path for s in of_kind["profile"]], logs, args)
+        findings += judge.slow_training(training, args, phases)
         changed = source.path.stat().st_mtime
         sightings += [
             Sighting(finding, SILENT, (len(logs) + len(trainings), 0), BEGINNING, changed, changed)
             for finding in judge.silent_failures(training, args)
         ]
-        notes += [note for note in (judge.normal_loss(training), split and f"{source.path}: {split}") if note]
+        notes += [
+            note for note in (judge.normal_loss(training), phases and f"{source.path}: {phases}") if note
+        ]
     cpu_only = any(log.cpu_only for log in logs) and not any(training.gpu for training in trainings)
     tuned, tuning_notes = judge.tuning(logs)
     findings += [*tuned, *judge.packages(source.path for source in of_kind["packages"])]
@@ -89,7 +93,7 @@ def _merged(sightings: Sequence[Sighting], cpu_only: bool) -> list[Sighting]:
         finding = sighting.finding
         if cpu_only and finding.id in gpu_only:
             continue
-        key = (finding.id, finding.kind, finding.text if finding.id in UNKNOWN else "")
+        key = (finding.id, finding.kind, split(finding.text).body if finding.id in UNKNOWN else "")
         if key in merged:
             known = merged[key]
             known.finding = replace(known.finding, count=known.finding.count + finding.count)
@@ -100,8 +104,14 @@ def _merged(sightings: Sequence[Sighting], cpu_only: bool) -> list[Sighting]:
 
 def _ordered(sightings: Sequence[Sighting], findings: Sequence[Finding], notes: Sequence[str]) -> Diagnosis:
     cause = first(sighting for sighting in sightings if sighting.finding.kind == "cause")
-    in_time = [sighting.finding for sighting in sorted(sightings, key=lambda sighting: sighting.key)]
-    found = [finding for finding in [*in_time, *findings] if cause is None or finding is not cause.finding]
-    found.sort(key=lambda finding: KINDS.index(finding.kind))
-    everything = (cause.finding, *found) if cause else tuple(found)
-    return Diagnosis(cause.finding if cause else None, everything, tuple(notes))
+    others = list(findings)
+    for sighting in sorted(sightings, key=lambda sighting: sighting.key):
+        finding = sighting.finding
+        if finding.kind == "cause" and sighting.level in WAITS:
+            finding = replace(finding, kind="consequence")  # it waited for what the first cause ended
+        if sighting is not cause:
+            others.append(finding)
+    others.sort(key=lambda finding: KINDS.index(finding.kind))
+    if cause is None:
+        return Diagnosis(None, tuple(others), tuple(notes))
+    return Diagnosis(cause.finding, (cause.finding, *others), tuple(notes))

@@ -131,14 +131,14 @@ def tuning(logs: Sequence[LogFacts]) -> tuple[list[Finding], list[str]]:
     The ranks tune at the same time: the seconds of a key are the longest of one log, and those of the run are
     the largest of all logs.
     """
-    totals = [sum(kernel.total for kernel in log.tuning.values()) for log in logs]
+    totals = [sum(kernel.total for kernel in log.kernels.values()) for log in logs]
     if not any(totals):
         return [], []
     log = logs[totals.index(max(totals))]
-    again = {name: kernel for name, kernel in log.tuning.items() if len(kernel.seconds) >= MIN_TUNING_KEYS}
+    again = {name: kernel for name, kernel in log.kernels.items() if len(kernel.seconds) >= MIN_TUNING_KEYS}
     lost = sum(kernel.total for kernel in again.values())
     if lost < MIN_TUNING_SECONDS:
-        kernels = f"Triton tuned {len(log.tuning)} kernels for {max(totals):.0f} s"
+        kernels = f"Triton tuned {len(log.kernels)} kernels for {max(totals):.0f} s"
         return [], [f"{kernels}: once per TRITON_CACHE_DIR"]
     by_time = sorted(again.items(), key=lambda item: -item[1].total)
     parts = [f"{name} {len(kernel.seconds)} times {kernel.total:.0f} s" for name, kernel in by_time]

@@ -13,7 +13,8 @@ Copies that do not keep the time of the last change lose the order between files
 
 The first cause is the earliest one, with one exception: a process that ended without saying why (level 1), or
 the wait for somebody else (level 2: an NCCL watchdog, a refused connection), is only named if it was surely
-earlier than every cause of a lower level.
+earlier than every cause of a lower level. When it is not named it is reported as a consequence. Failures that
+leave no text (level 3) come last: they did not end the run.
 """
 
 from __future__ import annotations

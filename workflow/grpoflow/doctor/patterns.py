@@ -7,10 +7,11 @@ kind        cause, consequence, slow or warning
 level       of a cause: 0 explains itself; 1 a process ended without saying why; 2 only the wait for somebody
             else (an NCCL time-out, a refused connection). See `order.first`
 role        where the text is usually seen, shown when the file name does not tell
-exception   the text is the message of a Python exception, so its line contains "Error"
 traceback_only  the text counts only as the end of an unhandled traceback (libraries log it and go on)
 gpu_only    means nothing in a run without a GPU
-literals    plain texts of which one is in every matching line: the cheap test before `regex`
+triggers    plain texts of which one is in every matching line, shared by many patterns (the message of an
+            exception stands behind "Error"): the test of a whole block of a log. `literals` if absent
+literals    plain texts of which one is in every matching line: the cheap test of a line before `regex`
 exclude     a line that matches this is not meant
 context     the traceback above the line must match this
 why, fix    {name} stands for a named group of `regex`
@@ -30,7 +31,6 @@ from pathlib import Path
 from .findings import Kind
 
 FILE = Path(__file__).with_name("patterns.json")
-EXCEPTION = b"Error"
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Pattern:
     kind: Kind
     level: int
     role: str
-    exception: bool
     traceback_only: bool
     gpu_only: bool
+    triggers: tuple[bytes, ...]
     literals: tuple[bytes, ...]
     regex: re.Pattern[str]
     exclude: re.Pattern[str] | None
@@ -81,9 +81,9 @@ def _pattern(
     evidence: str,
     sample: str,
     level: int = 0,
-    exception: bool = False,
     traceback_only: bool = False,
     gpu_only: bool = False,
+    triggers: list[str] | None = None,
     exclude: str = "",
     context: str = "",
 ) -> Pattern:
@@ -92,9 +92,9 @@ def _pattern(
         kind=kind,
         level=level,
         role=role,
-        exception=exception,
         traceback_only=traceback_only,
         gpu_only=gpu_only,
+        triggers=tuple(text.encode() for text in triggers or literals),
         literals=tuple(literal.encode() for literal in literals),
         regex=re.compile(regex),
         exclude=re.compile(exclude) if exclude else None,
@@ -108,12 +108,11 @@ def _pattern(
 
 @lru_cache
 def triggers() -> tuple[bytes, ...]:
-    """Plain texts of which at least one is in any block of a log that is worth reading line by line.
+    """The triggers of all patterns, without those that contain another one.
 
-    Searching a megabyte for one text takes half a millisecond, so the set is kept small: messages of
-    exceptions share "Error", and a text that contains another one is left out.
+    Searching a megabyte for one text takes up to half a millisecond, so there are few.
     """
-    wanted = {EXCEPTION} | {text for known in patterns() if not known.exception for text in known.literals}
+    wanted = {text for known in patterns() for text in known.triggers}
     return tuple(sorted(t for t in wanted if not any(other in t for other in wanted if other != t)))
 
 
