@@ -1,13 +1,16 @@
-from grpoflow.config import ConfigError
+from grpoflow.preflight import Refused, refuse_faults
 from grpoflow.stages.dag import Dag, share_resources
 
 try:
-    dag = Dag(config)
-except ConfigError as error:
+    refuse_faults(config)
+except Refused as error:
     raise WorkflowError(str(error))
+dag = Dag(config)
 
-# both rules drive one job: a resource that is set for one of them is set for the job
-share_resources(workflow.resource_settings.overwrite_resources, "rollout_server", "train_grpo")
+# two rules drive one job: a resource that is set for one of them is set for the job. preflight checks its runtime
+share_resources(
+    workflow.resource_settings.overwrite_resources, "rollout_server", "train_grpo", "preflight"
+)
 
 
 wildcard_constraints:

@@ -1,6 +1,11 @@
 rule preflight:
     output:
-        "results/{experiment}/plan.json",
+        plan="results/{experiment}/plan.json",
+        page=report(
+            "results/{experiment}/plan.html",
+            caption="../report/plan.rst",
+            category="{experiment}",
+        ),
     log:
         "logs/rules/preflight-{experiment}.log",
     conda:
@@ -9,5 +14,7 @@ rule preflight:
         run=dag.run_hash,
     message:
         "Check and plan {wildcards.experiment}"
+    resources:
+        runtime=1440,  # that of train_grpo, for which the check of the wall-time is made
     script:
         "../scripts/stage.py"

@@ -156,8 +156,8 @@ def _memory(memory: Mapping[str, Any] | None, colour: bool) -> list[str]:
         lines.append(f"{' ' * width}  {items}")
     rollout = memory["rollout"]
     lines.append(
-        f"KV cache of an engine: {rollout['kv_tokens']:,} tokens, {rollout['full_length_sequences']} sequences "
-        f"of full length; max_num_seqs at most {rollout['largest_max_num_seqs']}"
+        f"KV cache of an engine: {rollout['kv_tokens']:,} tokens, {rollout['full_length_sequences']} "
+        f"sequences of full length; max_num_seqs at most {rollout['largest_max_num_seqs']}"
     )
     return lines
 

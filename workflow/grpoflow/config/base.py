@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import NoneType
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -11,7 +12,8 @@ from pydantic_core import PydanticCustomError
 Kind = Literal["convergence", "layout", "execution"]
 
 REQUIRED: Any = ...
-EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
+INTEGER = re.compile(r"[+-]?\d+")
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 
 class Section(BaseModel):
@@ -27,13 +29,25 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def number_with_exponent(cls, value: Any, info: ValidationInfo) -> Any:
-        """YAML 1.1 reads 1e-6 (no dot) as text; everybody who writes it means the number."""
-        field = cls.model_fields[info.field_name or ""]
-        is_float = field.annotation is float or float in get_args(field.annotation)
-        if is_float and isinstance(value, str) and EXPONENT.fullmatch(value):
+    def plain_text_of_a_value(cls, value: Any, info: ValidationInfo) -> Any:
+        """Read numbers, true/false and null given as text, where text itself is not allowed.
+
+        YAML 1.1 reads 1e-6 (no dot) as text, and Snakemake reads everything inside of
+        `--config trainer='{train_steps: 5}'` as text.
+        """
+        if not isinstance(value, str):
+            return value
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        kinds = (annotation, *get_args(annotation))
+        if str in kinds:
+            return value
+        if int in kinds and INTEGER.fullmatch(value):
+            return int(value)
+        if float in kinds and NUMBER.fullmatch(value):
             return float(value)
-        return value
+        if bool in kinds and value in ("true", "false"):
+            return value == "true"
+        return None if value == "null" and NoneType in kinds else value
 
 
 def convergence(default: Any = REQUIRED, **constraints: Any) -> Any:

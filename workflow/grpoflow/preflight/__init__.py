@@ -5,6 +5,6 @@ function with the decorator of :mod:`grpoflow.preflight.rules`; the modules grou
 """
 
 from .report import Problem, Report
-from .run import check, check_raw
+from .run import Refused, check, check_raw, refuse_faults
 
-__all__ = ["Problem", "Report", "check", "check_raw"]
+__all__ = ["Problem", "Refused", "Report", "check", "check_raw", "refuse_faults"]

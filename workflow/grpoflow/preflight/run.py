@@ -13,9 +13,15 @@ from . import arguments, batch, layout, memory, resume, rollout, suppress, versi
 from .report import Problem, Report, Skipped, Suppressed, join
 from .rules import CHECKS, Finding, Need, all_rules
 from .subject import Subject
+from .text import report_text
 
 DEFAULT_WALL_TIME = 1440
 """Minutes that the rule train_grpo asks for unless the profile or the command line says otherwise."""
+
+
+class Refused(ValueError):
+    """The configuration is refused; the text is the report."""
+
 
 CONFIGURATION = "the typed configuration (config/README.md)"
 
@@ -42,6 +48,17 @@ def check_raw(
     except ConfigError as error:
         return {}, from_config(error.problems)
     return configs, check(configs, wall_time, needs)
+
+
+def refuse_faults(raw: Mapping[str, Any]) -> None:
+    """Check a configuration where only a refusal matters: when Snakemake reads the workflow.
+
+    Raises:
+        Refused: with the whole report.
+    """
+    _, report = check_raw(raw)
+    if report.verdict == "refuse":
+        raise Refused(f"the configuration is refused\n\n{report_text(report)}")
 
 
 def from_config(problems: Iterable[ConfigProblem]) -> Report:

@@ -1,19 +1,49 @@
-"""Stage preflight: what will be run, written down before anything runs."""
+"""Stage preflight: everything that is wrong, and what will be run, written down before anything runs."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
-from grpoflow.files import write_json
-from grpoflow.plan.inputs import placement_of
+import jinja2
 
-from .base import Stage
+from grpoflow.files import write_json, write_text
+from grpoflow.preflight import check
+from grpoflow.preflight.rules import Need
+from grpoflow.preflight.subject import Subject
+from grpoflow.preflight.text import report_text
+
+from .base import Stage, StageFailed
+from .plan import plan_document
+
+TEMPLATE = Path(__file__).with_name("plan.html.j2")
+GIB = 2**30
 
 
 def preflight(stage: Stage) -> None:
-    """Write the placement of the RL job.
+    """Check the configuration, and the checkpoint and the data where they are there; write the plan.
 
     Raises:
-        PlanError: the nodes or GPUs do not fit.
+        StageFailed: the configuration is refused; the message is the report.
     """
-    write_json(stage.output, stage.manifest(placement=asdict(placement_of(stage.config))))
+    config, wall_time = stage.config, int(stage.resources["runtime"])
+    needs: list[Need] = ["config"]
+    if (Path(config.model.path) / "config.json").is_file():
+        needs.append("checkpoint")
+    if Path(config.data.train).is_file():
+        needs.append("data")
+    report = check({stage.subject: config}, wall_time, tuple(needs))
+    text = report_text(report)
+    if report.verdict == "refuse":
+        raise StageFailed(f"the configuration is refused\n\n{text}")
+    stage.say(text)
+    document = plan_document(Subject(stage.subject, config, wall_time), report)
+    write_text(stage.output.with_suffix(".html"), plan_html(document))
+    write_json(stage.output, stage.manifest(**document))
+
+
+def plan_html(document: dict[str, Any]) -> str:
+    """The plan as a self-contained page."""
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.filters["gib"] = lambda size: f"{size / GIB:.1f} GiB"
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(plan=document)
