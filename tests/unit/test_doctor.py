@@ -10,7 +10,7 @@ import pytest
 from grpoflow.doctor import diagnose, first_cause, main
 from grpoflow.doctor.findings import Diagnosis
 from grpoflow.doctor.report import render
-from grpoflow.doctor.scan import MAX_COUNT
+from grpoflow.doctor.scan import MAX_COUNT, MAX_OPEN_LINES
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 EVENING = datetime(2026, 11, 30, 20, 0).timestamp()
@@ -189,6 +189,15 @@ def test_a_line_without_a_stamp_has_the_time_of_the_nearer_one(tmp_path: Path) -
     assert found is not None and found.when == at("12:00:01")
 
 
+def test_the_stamp_before_counts_when_it_is_nearer(tmp_path: Path) -> None:
+    idle = "x" * 500 + "\n"
+    log = write(
+        tmp_path / "train.log", f"[2026-11-30 09:00:00] start\n{TRACEBACK}{OOM}{idle}", at("13:00:00")
+    )
+    found = first_cause([log])
+    assert found is not None and found.when == at("09:00:00")
+
+
 def test_without_a_later_stamp_the_last_change_of_the_file_counts(tmp_path: Path) -> None:
     idle = "x" * 500 + "\n"
     log = write(
@@ -276,6 +285,19 @@ def test_of_two_unknown_exceptions_in_a_chain_the_first_counts(tmp_path: Path) -
         f"\n{TRACEBACK}RuntimeError: it failed\n",
     )
     assert [finding.text for finding in diagnose([log]).findings] == ["KeyError: 'x'"]
+
+
+def test_a_traceback_that_was_cut_does_not_take_a_later_line_as_its_end(tmp_path: Path) -> None:
+    log = write(tmp_path / "train.log", TRACEBACK + "Train: 1/2\n" * 300 + "ValueError: said a plugin\n")
+    assert diagnose([log]).findings == ()
+
+
+def test_a_process_that_was_killed_in_its_traceback_does_not_slow_the_rest_down(tmp_path: Path) -> None:
+    cut = "".join(f"[rank5]: {line}\n" for line in TRACEBACK.splitlines())
+    log = write(
+        tmp_path / "train.log", cut + "Train: 1/2\n" * (MAX_OPEN_LINES + 1) + "[rank5]: ValueError: x\n"
+    )
+    assert diagnose([log]).findings == ()
 
 
 @pytest.mark.parametrize("before", ["[INFO:swift] ", "Exception ignored in: <function f at 0x7f>\n"])

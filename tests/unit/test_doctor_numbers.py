@@ -159,6 +159,12 @@ def test_a_resumed_run_appends_and_starts_its_clock_again(tmp_path: Path) -> Non
     assert training.first_step_seconds == 40 + 35
 
 
+def test_a_run_resumed_after_its_last_line(tmp_path: Path) -> None:
+    records = [*steps(10), *(record(step, 25 + 10 * (step - 10)) for step in range(11, 14))]
+    training = read(run(tmp_path, records) / "logging.jsonl", save_steps=0)
+    assert (training.plain.count, training.plain.per_step) == (9 + 2, pytest.approx(10))
+
+
 def test_lines_that_are_cut_or_foreign_are_skipped(tmp_path: Path) -> None:
     path = run(tmp_path, steps(4))
     with (path / "logging.jsonl").open("a") as log:

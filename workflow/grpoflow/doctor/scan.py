@@ -2,8 +2,8 @@
 
 A block without any trigger costs one substring search per trigger. Where there are some, the block is
 searched for the literals of their patterns, and only if one is there its lines are looked at one by one.
-Lines are cut at WINDOW bytes around the literal (a model dump or a completion may be megabytes on one line), and a
-progress bar's carriage return ends a line.
+Lines are cut at WINDOW bytes around the literal (a model dump or a completion may be megabytes on one line),
+and a progress bar's carriage return ends a line.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ MAX_COUNT = 1000
 MAX_UNKNOWN = 50
 MAX_TRACEBACKS = 256
 MAX_ENDED = 5000
+MAX_OPEN_LINES = 20_000
 
 START = b"Start time of running main"
 END = b"End time of running main"
@@ -96,6 +97,7 @@ class _Scanner:
         self.sightings = Sightings(index, source.path.stat().st_mtime)
         self.triggers = _all_triggers(source)
         self.traces: dict[str, Traceback] = {}  # by process
+        self.open_lines = 0  # since the last of them began
         self.unexplained: dict[str, str] = {}  # process -> key of the exception that it ended with last
         self.chained: set[str] = set()
         self.tuning = Autotuning()
@@ -167,12 +169,16 @@ class _Scanner:
         if seen in (START, END, SHUTDOWN):
             self._program_began_or_ended(seen)
             return
+        self.open_lines += 1
+        if self.open_lines > MAX_OPEN_LINES:
+            self.traces.clear()  # a process was killed while it wrote its traceback
         at = max(0, raw.find(seen) - WINDOW // 2) if seen and len(raw) > WINDOW else 0
         line = split(ANSI.sub("", raw[at : at + WINDOW].decode(errors="replace")).rstrip())
         if BEGIN in line.body:
             if len(self.traces) < MAX_TRACEBACKS:
                 handled = line.level in ("DEBUG", "INFO", "WARNING") or b"Exception ignored in" in before
                 self.traces[line.process] = Traceback(handled)
+                self.open_lines = 0
         elif CHAINED in line.body:
             self.chained.add(line.process)
         elif seen in autotune.TRIGGERS:
