@@ -12,7 +12,7 @@ from grpoflow.preflight.text import paint
 GIB = 2**30
 BAR = 40
 FILLED, EMPTY = "█", "·"
-TIGHT, FULL = 0.8, 0.92
+TIGHT, FULL = 0.86, 0.92
 LARGEST_ITEMS = 6
 
 

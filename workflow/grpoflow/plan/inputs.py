@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -267,7 +268,11 @@ def trainer_spec(config: Config) -> TrainerSpec:
     trainer = config.trainer
     length = config.data.max_length + trainer.max_completion_length
     reference = trainer.tuner == "full" and (trainer.backend == "megatron" or trainer.beta > 0)
-    return _tuner_spec(trainer, trainer.micro_batch_size * length, reference=reference, syncs=True)
+    spec = _tuner_spec(trainer, trainer.micro_batch_size * length, reference=reference, syncs=True)
+    if trainer.backend == "megatron":
+        return spec
+    completions = trainer.micro_batch_size * trainer.max_completion_length
+    return replace(spec, logit_tokens=completions, logit_width=2)
 
 
 def sft_spec(config: Config) -> TrainerSpec:

@@ -103,6 +103,10 @@ class TrainerSpec:
     Attributes:
         tokens: Tokens of one micro batch: micro_batch_size * (max_length + max_completion_length), all
             samples at full length.
+        logit_tokens: Tokens of a micro batch of which logits are made; None means all. `swift rlhf` makes
+            those of the completions only (swift rlhf_trainers/grpo_trainer.py:1575).
+        logit_width: Bytes of a logit: 4, or 2 in `swift rlhf`, which takes the log-softmax of a row at a
+            time.
         micro_batches: Micro batches per step and data-parallel group; they fill the pipeline.
         tuner: ``full`` or ``lora``.
         lora_rank: Rank of the adapters on all linear layers of the text model.
@@ -120,6 +124,8 @@ class TrainerSpec:
     """
 
     tokens: int
+    logit_tokens: int | None = None
+    logit_width: int = FP32
     micro_batches: int = 1
     tuner: Literal["full", "lora"] = "full"
     lora_rank: int = 8
@@ -330,8 +336,11 @@ def _activation_items(arch: Architecture, layout: LayoutSpec, spec: TrainerSpec,
     why = f"states of one GDN layer, every {GDN_CHUNK} tokens, in its backward pass"
     items.append(Item("GDN chunk states", chunk_state_bytes(arch, layout, spec.tokens), why, update))
     if stage == layout.pp - 1:
-        logits = logit_bytes(arch, layout, spec.tokens)
-        items.append(Item("logits", logits, f"fp32, {arch.vocab_size} per token, split by TP", update))
+        wide = logit_bytes(arch, layout, spec.tokens if spec.logit_tokens is None else spec.logit_tokens)
+        logits = wide * spec.logit_width // FP32
+        items.append(
+            Item("logits", logits, f"{spec.logit_width} B, {arch.vocab_size} per token, split by TP", update)
+        )
         items.append(Item("logit gradients", logits, "a second copy in the backward pass", update))
     return items
 

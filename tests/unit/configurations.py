@@ -1,0 +1,65 @@
+"""Configurations for tests: plain dicts as a YAML file gives them."""
+
+import copy
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from grpoflow.config.load import merge
+
+CONFIGS = Path(__file__).parents[1] / "data/configs"
+
+BASE: dict[str, Any] = {
+    "model": {"path": "models/absent"},
+    "data": {"train": "data/train.jsonl", "val": "data/val.jsonl", "max_length": 2048},
+    "rewards": {"functions": ["accuracy", "format"]},
+    "cluster": {"environment": "envs/absent", "gpu": "A800-SXM4-80GB", "gpus_per_node": 8},
+    "rollout": {"nodes": 1},
+    "trainer": {
+        "nodes": 1,
+        "parallel": {"tensor": 2},
+        "global_batch_size": 64,
+        "num_generations": 8,
+        "max_completion_length": 2048,
+        "learning_rate": 1.0e-6,
+        "train_steps": 100,
+        "recompute": "full",
+    },
+}
+"""A legal GRPO run on two nodes, of a model that is not on this machine."""
+
+
+def config(*overlays: dict[str, Any]) -> dict[str, Any]:
+    """BASE with overlays laid over it."""
+    merged: Any = copy.deepcopy(BASE)
+    for overlay in overlays:
+        merged = merge(merged, overlay)
+    return dict(merged)
+
+
+def model_directory(parent: Path, name: str) -> str:
+    """A checkpoint of a published size, of which only config.json is there."""
+    directory = parent / name
+    if not directory.is_dir():
+        directory.mkdir(parents=True)
+        shutil.copy(CONFIGS / f"qwen3.5-{name}.json", directory / "config.json")
+    return str(directory)
+
+
+def other_model(parent: Path, model_type: str, weight_bytes: int) -> str:
+    """A checkpoint of a model that is not supported, with the index that says how large it is."""
+    directory = parent / model_type
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps({"model_type": model_type}))
+    index = {"metadata": {"total_size": weight_bytes}, "weight_map": {}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    return str(directory)
+
+
+def environment(parent: Path, **versions: str) -> str:
+    """A training environment of which only the metadata directories are there."""
+    site = parent / "environment/lib/python3.12/site-packages"
+    for name, version in versions.items():
+        (site / f"{name}-{version}.dist-info").mkdir(parents=True, exist_ok=True)
+    return str(parent / "environment")
