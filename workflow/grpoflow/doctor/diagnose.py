@@ -56,6 +56,7 @@ def diagnose(paths: Iterable[Path]) -> Diagnosis:
         notes += [
             note for note in (judge.normal_loss(training), phases and f"{source.path}: {phases}") if note
         ]
+    # not log by log: a small program of a run on CPUs does not say so in its own log
     cpu_only = any(log.cpu_only for log in logs) and not any(training.gpu for training in trainings)
     tuned, tuning_notes = judge.tuning(logs)
     findings += [*tuned, *judge.packages(source.path for source in of_kind["packages"])]

@@ -43,7 +43,12 @@ COMPLETIONS_TRIGGERS = (b"!!!!!!!!",)
 
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 BAR_END = re.compile(r".*(?:it/s|s/it)[^\]]*\]\s*")
-CPU_ONLY = (b"no accelerator is found", b"doesn't include CPU backend", b"detected platform cpu")
+CPU_ONLY = (
+    b"no accelerator is found",
+    b"'device_map': 'cpu'",
+    b"doesn't include CPU backend",
+    b"detected platform cpu",
+)
 ROLLOUT_BAR = re.compile(
     rb"(?<![^\r\n])(?:Processed prompts: *)?100%\|[^|]*\| *(\d+)/\1 \[(?:(\d+):)?(\d\d):(\d\d)<"
 )
