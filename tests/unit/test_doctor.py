@@ -390,6 +390,11 @@ def test_checkpoints_and_other_files_are_not_read(tmp_path: Path) -> None:
     assert diagnose([tmp_path]).findings == ()
 
 
+def test_the_layout_of_our_own_results_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "results/main/runs/0a1b/output/logging.jsonl", '{"loss": NaN, "iteration": "1/9"}\n')
+    assert ids(diagnose([tmp_path])) == ["N01-not-finite"]
+
+
 def test_a_named_file_is_read_whatever_its_name(tmp_path: Path) -> None:
     assert ids(diagnose([write(tmp_path / "notes.md", TRACEBACK + OOM)])) == ["F037-cuda-out-of-memory"]
 

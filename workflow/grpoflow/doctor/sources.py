@@ -21,7 +21,7 @@ NAMES: dict[str, FileKind] = {
     "profiling.jsonl": "profile",
 }
 # Their logs, if there are any, belong to another run or are no text.
-SKIPPED = re.compile(r"^(?:checkpoint-\d+|iter_\d+|images|runs|\.git|\.envs|__pycache__|site-packages)$")
+SKIPPED = re.compile(r"^(?:checkpoint-\d+|iter_\d+|images|\.git|\.envs|__pycache__|site-packages)$")
 ATTEMPT = re.compile(r"^attempt-(\d+)$")
 ROLES = (
     ("snakemake", re.compile(r"snakemake")),
