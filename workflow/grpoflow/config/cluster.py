@@ -24,7 +24,7 @@ class ClusterConfig(Section):
     gpu: str = execution("A800-SXM4-80GB")
     """GPU of a node, for the memory and time estimates."""
 
-    gpus_per_node: int = execution(8, gt=0)
+    gpus_per_node: int = execution(8, gt=0, le=64)
     """GPUs of a node. On `device: cpu` they are worker slots."""
 
     host_memory_gib: int | None = execution(None, gt=0)

@@ -11,10 +11,10 @@ class RolloutConfig(Section):
     mode: Literal["server", "colocate"] = execution("server")
     """`server`: `swift rollout` on GPUs of its own. `colocate`: vLLM inside the trainer, on the same GPUs."""
 
-    nodes: int = execution(1, ge=0)
+    nodes: int = execution(1, ge=0, le=4096)
     """Nodes that serve; 0 when the trainer's node is shared (give `gpus`)."""
 
-    gpus: int | None = execution(None, gt=0)
+    gpus: int | None = execution(None, gt=0, le=64)
     """GPUs of the server on the trainer's node, with `nodes: 0`."""
 
     tensor_parallel_size: int = execution(1, gt=0)

@@ -13,5 +13,5 @@ class SftConfig(TunerConfig):
     max_length: int = convergence(4096, gt=0)
     """Longest conversation in tokens."""
 
-    nodes: int = layout(1, gt=0)
+    nodes: int = layout(1, gt=0, le=4096)
     """Nodes of the SFT job."""

@@ -9,10 +9,10 @@ from .tuner import TunerConfig
 
 
 class TrainerConfig(TunerConfig):
-    nodes: int = layout(1, gt=0)
+    nodes: int = layout(1, gt=0, le=4096)
     """Nodes of the trainer."""
 
-    gpus: int | None = layout(None, gt=0)
+    gpus: int | None = layout(None, gt=0, le=64)
     """GPUs of the trainer on its single node, when the node is shared with the rollout server."""
 
     num_generations: int = convergence(8, gt=1)
@@ -48,7 +48,7 @@ class TrainerConfig(TunerConfig):
     save_steps: int = execution(50, gt=0)
     """Steps between checkpoints (a multiple of steps_per_generation): the most work a failure can cost."""
 
-    save_total_limit: int = execution(2, ge=2)
+    save_total_limit: int = execution(2, ge=2, le=1000)
     """Checkpoints kept."""
 
     save_optimizer: bool = execution(True)

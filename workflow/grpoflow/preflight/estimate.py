@@ -19,7 +19,7 @@ from grpoflow.plan.inputs import (
     vllm_spec,
     workload_of,
 )
-from grpoflow.plan.layout import LayoutSpec, check_layout
+from grpoflow.plan.layout import LayoutSpec, check_layout, check_vllm_tp
 from grpoflow.plan.memory import (
     BF16,
     RankMemory,
@@ -117,10 +117,11 @@ def _ranks(subject: Subject, tuner: TunerConfig, layout: LayoutSpec, spec: Train
 
 
 def rollout_memory(subject: Subject) -> VllmMemory | None:
-    """One rank of a vLLM engine, or None where model or GPU is not known."""
-    if subject.architecture is None or subject.gpu is None:
+    """One rank of a vLLM engine, or None where model or GPU is not known, or its size is not legal."""
+    arch, spec = subject.architecture, vllm_spec(subject.config)
+    if arch is None or subject.gpu is None or check_vllm_tp(arch, spec.tp):
         return None
-    return vllm_memory(subject.architecture, vllm_spec(subject.config), subject.gpu)
+    return vllm_memory(arch, spec, subject.gpu)
 
 
 # --- time ---

@@ -40,8 +40,8 @@ def exported_checkpoint_will_exist(subject: Subject) -> Iterator[Finding]:
     steps = trainer.train_steps
     if wanted == "last" or steps is None:
         return
-    saved = [*range(trainer.save_steps, steps + 1, trainer.save_steps)]
-    saved = sorted({*saved, steps})[-trainer.save_total_limit :]
+    last, step, kept = steps // trainer.save_steps, trainer.save_steps, trainer.save_total_limit
+    saved = sorted({steps, *(step * n for n in range(max(1, last - kept + 1), last + 1))})[-kept:]
     if wanted not in saved:
         why = f"the run keeps the checkpoints {', '.join(map(str, saved))} (save_steps, save_total_limit)"
         yield Finding("export.checkpoint", wanted, why, ("last", *saved))

@@ -125,11 +125,13 @@ class Subject:
     def _layout(
         self, parallel: Parallel | str, world_size: int, args: dict[str, Any], *, sft: bool
     ) -> Layout:
+        if world_size < 1:
+            return Layout(None)  # the placement checks say so
         if isinstance(parallel, Parallel):
             return Layout(layout_spec(parallel, world_size, args))
         if world_size == 1:
             return Layout(LayoutSpec(1))
-        if self.architecture is None or world_size < 1:
+        if self.architecture is None:
             return Layout(None)
         choose = sft_auto_choice if sft else auto_choice
         try:
