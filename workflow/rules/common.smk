@@ -9,7 +9,10 @@ dag = Dag(config)
 
 # two rules drive one job: a resource that is set for one of them is set for the job. preflight checks its runtime
 share_resources(
-    workflow.resource_settings.overwrite_resources, "rollout_server", "train_grpo", "preflight"
+    workflow.resource_settings.overwrite_resources,
+    "rollout_server",
+    "train_grpo",
+    "preflight",
 )
 
 

@@ -1,17 +1,17 @@
 rule convert_to_mcore:
     input:
         start=dag.start,
-        plans=dag.plans,
+        plans=ancient(dag.plans),
     output:
         "results/shared/mcore/{mcore}/manifest.json",
     log:
         "logs/rules/convert_to_mcore-{mcore}.log",
     conda:
         "../../envs/orchestrator/environment.yaml"
-    message:
-        "Convert to Megatron-core and back, compare every tensor"
     resources:
         mem_mb=16000,
         runtime=240,
+    message:
+        "Convert to Megatron-core and back, compare every tensor"
     script:
         "../scripts/stage.py"

@@ -5,11 +5,11 @@ rule demo_model:
         "logs/rules/demo_model-{kind}.log",
     conda:
         "../../envs/orchestrator/environment.yaml"
-    message:
-        "Build a tiny randomly initialised Qwen3.5 ({wildcards.kind})"
     resources:
         mem_mb=4000,
         runtime=10,
+    message:
+        "Build a tiny randomly initialised Qwen3.5 ({wildcards.kind})"
     script:
         "../scripts/stage.py"
 
@@ -23,10 +23,10 @@ rule demo_data:
         "logs/rules/demo_data.log",
     conda:
         "../../envs/orchestrator/environment.yaml"
-    message:
-        "Write sums to learn from"
     resources:
         mem_mb=1000,
         runtime=10,
+    message:
+        "Write sums to learn from"
     script:
         "../scripts/stage.py"

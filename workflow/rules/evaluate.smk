@@ -14,12 +14,12 @@ rule evaluate:
         "logs/rules/evaluate-{experiment}.log",
     conda:
         "../../envs/orchestrator/environment.yaml"
+    resources:
+        mem_mb=16000,
+        runtime=480,
     params:
         settings=dag.evaluate_keys,
     message:
         "Evaluate {wildcards.experiment} before and after GRPO"
-    resources:
-        mem_mb=16000,
-        runtime=480,
     script:
         "../scripts/stage.py"

@@ -10,12 +10,12 @@ rule export_hf:
         "logs/rules/export_hf-{experiment}.log",
     conda:
         "../../envs/orchestrator/environment.yaml"
+    resources:
+        mem_mb=16000,
+        runtime=240,
     params:
         settings=dag.export_keys,
     message:
         "Export {wildcards.experiment} to Hugging Face format"
-    resources:
-        mem_mb=16000,
-        runtime=240,
     script:
         "../scripts/stage.py"

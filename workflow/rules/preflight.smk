@@ -10,11 +10,11 @@ rule preflight:
         "logs/rules/preflight-{experiment}.log",
     conda:
         "../../envs/orchestrator/environment.yaml"
+    resources:
+        runtime=1440,  # that of train_grpo, for which the check of the wall-time is made
     params:
         run=dag.run_hash,
     message:
         "Check and plan {wildcards.experiment}"
-    resources:
-        runtime=1440,  # that of train_grpo, for which the check of the wall-time is made
     script:
         "../scripts/stage.py"

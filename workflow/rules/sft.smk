@@ -8,10 +8,10 @@ rule sft:
         "logs/rules/sft-{sft}.log",
     conda:
         "../../envs/orchestrator/environment.yaml"
-    message:
-        "Warm start: supervised fine-tuning"
     resources:
         mem_mb=16000,
         runtime=1440,
+    message:
+        "Warm start: supervised fine-tuning"
     script:
         "../scripts/stage.py"

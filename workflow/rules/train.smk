@@ -7,20 +7,20 @@ rule rollout_server:
         start=dag.start,
         mcore=dag.mcore,
         plugin=dag.reward_plugin,
-        plan="results/{experiment}/plan.json",
+        plan=ancient("results/{experiment}/plan.json"),
     output:
         "results/{experiment}/endpoints.json",
     log:
         "logs/rules/rollout_server-{experiment}.log",
     conda:
         "../../envs/orchestrator/environment.yaml"
+    resources:
+        mem_mb=16000,
+        runtime=1440,
     params:
         run=dag.run_hash,
     message:
         "Start the GRPO job of {wildcards.experiment} and wait for its rollout servers"
-    resources:
-        mem_mb=16000,
-        runtime=1440,
     script:
         "../scripts/stage.py"
 
@@ -31,7 +31,7 @@ rule train_grpo:
         start=dag.start,
         mcore=dag.mcore,
         plugin=dag.reward_plugin,
-        plan="results/{experiment}/plan.json",
+        plan=ancient("results/{experiment}/plan.json"),
         endpoints=dag.endpoints,
     output:
         "results/{experiment}/train.json",
@@ -39,12 +39,12 @@ rule train_grpo:
         "logs/rules/train_grpo-{experiment}.log",
     conda:
         "../../envs/orchestrator/environment.yaml"
+    resources:
+        mem_mb=16000,
+        runtime=1440,
     params:
         run=dag.run_hash,
     message:
         "Train {wildcards.experiment} with GRPO"
-    resources:
-        mem_mb=16000,
-        runtime=1440,
     script:
         "../scripts/stage.py"

@@ -67,7 +67,7 @@ class TunerConfig(Section):
     global_batch_size: int = convergence(gt=0)
     """Sequences per optimizer step (GRPO: completions), over all ranks."""
 
-    learning_rate: float = convergence(gt=0)
+    learning_rate: float = convergence(ge=0)
     """Peak learning rate."""
 
     lr_schedule: Literal["constant", "cosine", "linear"] = convergence("constant")
