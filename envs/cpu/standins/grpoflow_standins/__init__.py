@@ -2,10 +2,10 @@
 only.
 
 Activation: `scripts/setup cpu` writes `grpoflow_standins.pth` into the site-packages of the CPU environment
-(text: `PTH_TEXT`). Every interpreter of that environment (the swift and megatron launchers, torchrun
-children, spawned vLLM workers) reads it at start and calls `register()`, which only puts one finder on
-`sys.meta_path`; torch is not imported. A stand-in takes effect when the module that it replaces is imported,
-so no program needs a switch, an environment variable or its own set:
+(see `install`). Every interpreter of that environment (the swift and megatron launchers, torchrun children,
+spawned vLLM workers) reads it at start and calls `register()`, which only puts one finder on `sys.meta_path`;
+torch is not imported. A stand-in takes effect when the module that it replaces is imported, so no program
+needs a switch, an environment variable or its own set:
 
 * importing `swift.megatron`, `mcore_bridge` or `megatron.core` (all `megatron ...` programs, and `swift
   export` when it converts) turns `torch.cuda` into the CPU and makes the `transformer_engine` stand-in
@@ -29,9 +29,6 @@ from types import ModuleType
 from typing import Any
 
 from grpoflow_standins.gpu import refuse_real_gpu
-
-PTH_NAME = "grpoflow_standins.pth"
-PTH_TEXT = "{standins}\nimport grpoflow_standins; grpoflow_standins.register()\n"
 
 # module that is replaced -> (stand-in module, moment); the stand-in's `apply(module)` runs before or after
 # the module's own code

@@ -1,0 +1,76 @@
+"""The lock files: complete, hashed, without an address; and what scripts/setup relies on in them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+REPO = Path(__file__).parents[2]
+LOCKS = {name: REPO / "envs" / name / "requirements.txt" for name in ("orchestrator", "cpu")}
+
+
+def entries(lock: Path) -> dict[str, tuple[str, list[str]]]:
+    """Name -> (version, hashes); raises ValueError for a line that is no pinned and hashed requirement."""
+    text = re.sub(r"\s*\\\n\s*", " ", re.sub(r"(?m)^#.*\n", "", lock.read_text()))
+    found = {}
+    for line in filter(None, text.splitlines()):
+        match = re.fullmatch(r"([A-Za-z0-9._-]+)==([^ ;]+)((?: --hash=sha256:[0-9a-f]{64})+)", line.strip())
+        if match is None:
+            raise ValueError(f"{lock.name}: not a pinned and hashed requirement: {line[:80]}")
+        found[canonicalize_name(match[1])] = (match[2], match[3].split())
+    return found
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_entry_is_pinned_and_hashed(name: str) -> None:
+    assert len(entries(LOCKS[name])) > 50
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_no_address_and_no_path(name: str) -> None:
+    text = LOCKS[name].read_text()
+    assert not re.search(
+        r"https?:|file:|(^|\s)-|index-url|find-links| @ |/opt|/home|/tmp", text.replace("--hash=", "")
+    )
+
+
+def test_orchestrator_lock_satisfies_pyproject() -> None:
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())
+    wanted = [
+        *project["project"]["dependencies"],
+        *project["project"]["optional-dependencies"]["dev"],
+        *project["build-system"]["requires"],
+    ]
+    locked = entries(LOCKS["orchestrator"])
+    for requirement in map(Requirement, wanted):
+        version, _ = locked[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(version), f"{requirement} but {version} is locked"
+
+
+def test_cpu_lock_has_the_direct_requirements() -> None:
+    locked = entries(LOCKS["cpu"])
+    for line in (REPO / "envs/cpu/requirements.in").read_text().splitlines():
+        if line and not line.startswith("#"):
+            requirement = Requirement(line)
+            version, _ = locked[canonicalize_name(requirement.name)]
+            assert requirement.specifier.contains(version), line
+
+
+def test_cpu_lock_takes_the_cpu_build_of_torch_and_nothing_for_cuda() -> None:
+    locked = entries(LOCKS["cpu"])
+    version, hashes = locked["torch"]
+    assert Version(version).local == "cpu"
+    assert len(hashes) == 1  # the one file that scripts/setup accepts
+    assert not [name for name in locked if name.startswith(("nvidia", "cuda", "torchaudio", "torchcodec"))]
+
+
+def test_source_packages_can_be_built_without_fetching() -> None:
+    # scripts/setup installs the setuptools of the lock first and builds without isolation
+    for lock in LOCKS.values():
+        assert "setuptools" in entries(lock)
