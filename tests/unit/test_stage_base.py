@@ -1,0 +1,65 @@
+"""A result appears by one rename, complete; two attempts at once do not disturb each other."""
+
+from pathlib import Path
+
+import pytest
+from grpoflow.config import load_experiments, read_yaml
+from grpoflow.files import read_json
+from grpoflow.stages.base import Stage, StageFailed, attempt_directory, finish
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    output = tmp_path / "results/shared/sft/abc/manifest.json"
+    output.parent.mkdir(parents=True)  # Snakemake makes it
+    config = load_experiments(read_yaml(ROOT / "config/config.yaml"))["main"]
+    return Stage("sft", "abc", config, {}, output, tmp_path / "logs", {})
+
+
+def names(stage: Stage) -> list[str]:
+    return sorted(path.name for path in stage.output.parent.parent.iterdir())
+
+
+def test_nothing_is_seen_before_the_end(stage: Stage) -> None:
+    with attempt_directory(stage) as work:
+        (work / "model").write_text("weights")
+        assert list(stage.output.parent.iterdir()) == []
+        finish(stage, work, answer=42)
+    assert read_json(stage.output)["answer"] == 42
+    assert (stage.output.parent / "model").read_text() == "weights"
+    assert names(stage) == ["abc"]
+
+
+def test_a_failed_attempt_leaves_nothing(stage: Stage) -> None:
+    with pytest.raises(RuntimeError), attempt_directory(stage) as work:
+        (work / "model").write_text("half")
+        raise RuntimeError
+    assert names(stage) == ["abc"]
+    assert list(stage.output.parent.iterdir()) == []
+
+
+def test_a_stage_without_manifest_is_a_failure(stage: Stage) -> None:
+    with pytest.raises(StageFailed, match="without writing manifest"), attempt_directory(stage):
+        pass
+
+
+def test_the_first_of_two_attempts_wins(stage: Stage) -> None:
+    with attempt_directory(stage) as first, attempt_directory(stage) as second:
+        finish(stage, second, who="inner")
+        finish(stage, first, who="outer")
+    assert read_json(stage.output)["who"] == "inner"
+    assert names(stage) == ["abc"]
+
+
+def test_a_removed_manifest_is_made_again_with_its_result(stage: Stage) -> None:
+    for number in (1, 2):
+        with attempt_directory(stage) as work:
+            (work / f"model-{number}").write_text("weights")
+            finish(stage, work, number=number)
+        if number == 1:
+            stage.output.unlink()
+    assert read_json(stage.output)["number"] == 2
+    assert sorted(path.name for path in stage.output.parent.iterdir()) == ["manifest.json", "model-2"]
+    assert names(stage) == ["abc"]
