@@ -18,7 +18,7 @@ from .rules import Finding, rule, rules
 from .subject import Subject
 
 TIGHT_SHARE = 0.86
-"""Above it a warning. An example that ms-swift ships for GPUs of this size (qwen3_5/packing.sh) fills 85 %."""
+"""Above it a warning. An example that ms-swift ships for such GPUs (qwen3_5/packing.sh) fills 85 %."""
 
 COLOCATE_LIMIT = 0.9
 

@@ -9,7 +9,7 @@ from grpoflow.config import Config, ConfigError, load_experiments
 from grpoflow.config.load import Problem as ConfigProblem
 
 # the import registers the checks
-from . import arguments, batch, layout, memory, resume, rollout, suppress, versions  # noqa: F401
+from . import arguments, batch, checkpoint, data, layout, memory, resume, rewards, rollout, suppress, versions  # noqa: F401
 from .report import Problem, Report, Skipped, Suppressed, join
 from .rules import CHECKS, Finding, Need, all_rules
 from .subject import Subject

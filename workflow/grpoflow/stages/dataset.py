@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 from grpoflow.commands.cache import cache_sft_dataset
 from grpoflow.files import sha256
+from grpoflow.rows import check_row, lines
 
 from .base import Stage, StageFailed, attempt_directory, finish
-
-MEDIA_COLUMNS = ("images", "videos", "audios")
 
 
 def cache_dataset(stage: Stage) -> None:
@@ -54,8 +52,8 @@ def _freeze(source: Path, target: Path, refused: TextIO, rejected: Counter[str],
     """
     seen: set[str] = set()
     with target.open("w", encoding="utf-8") as output:
-        for number, line in _lines(source):
-            row, reason = _check(line, source.parent)
+        for number, line in lines(source):
+            row, reason = check_row(line, source.parent)
             prompt = (
                 "" if row is None else json.dumps([row["messages"], row.get("images")], ensure_ascii=False)
             )
@@ -71,46 +69,6 @@ def _freeze(source: Path, target: Path, refused: TextIO, rejected: Counter[str],
             seen.add(prompt)
             output.write(json.dumps(row, ensure_ascii=False) + "\n")
     return seen
-
-
-def _lines(source: Path) -> Iterator[tuple[int, str]]:
-    with source.open(encoding="utf-8", errors="replace") as content:
-        for number, line in enumerate(content, start=1):
-            if line.strip():
-                yield number, line
-
-
-def _check(line: str, directory: Path) -> tuple[dict[str, Any] | None, str]:
-    """Return the row with media as absolute paths, or the reason why it is invalid."""
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None, "not valid JSON"
-    reason = _check_messages(row.get("messages") if isinstance(row, dict) else None)
-    if reason:
-        return None, reason
-    for column in MEDIA_COLUMNS:
-        for index, item in enumerate(row.get(column) or []):
-            if isinstance(item, str) and "://" not in item:
-                path = (directory / item).absolute()
-                if not path.is_file():
-                    return None, f"{column}: file not found"
-                row[column][index] = str(path)
-    return row, ""
-
-
-def _check_messages(messages: Any) -> str:
-    if not isinstance(messages, list) or not messages:
-        return "no messages"
-    for message in messages:
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            return "a message without role"
-        if not isinstance(message.get("content"), str | list) or not message["content"]:
-            return "a message without content"
-    if messages[-1]["role"] == "assistant":
-        # ms-swift would cut the answer off without a word; as a prompt it leaks the solution
-        return "the last message is the assistant's"
-    return ""
 
 
 def _cached_rows(cached: Path) -> int:

@@ -21,7 +21,7 @@ GIB = 2**30
 
 
 def preflight(stage: Stage) -> None:
-    """Check the configuration, and the checkpoint and the data where they are there; write the plan.
+    """Check the configuration, and the checkpoint where it is there; write the plan.
 
     Raises:
         StageFailed: the configuration is refused; the message is the report.
@@ -30,8 +30,6 @@ def preflight(stage: Stage) -> None:
     needs: list[Need] = ["config"]
     if (Path(config.model.path) / "config.json").is_file():
         needs.append("checkpoint")
-    if Path(config.data.train).is_file():
-        needs.append("data")
     report = check({stage.subject: config}, wall_time, tuple(needs))
     text = report_text(report)
     if report.verdict == "refuse":

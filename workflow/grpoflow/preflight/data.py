@@ -1,0 +1,130 @@
+"""The data files: columns, validity of rows, media, lengths, and enough of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from .dataset import DataSet, prompt_lengths, read_dataset
+from .estimate import batch_of
+from .rules import Finding, rule
+from .subject import Subject
+
+SHARE_DROPPED = 0.1
+
+
+def _prompts(subject: Subject) -> list[tuple[str, DataSet]]:
+    data = subject.config.data
+    found = (("data.train", read_dataset(data.train)), ("data.val", read_dataset(data.val)))
+    return [(key, dataset) for key, dataset in found if dataset is not None]
+
+
+@rule(evidence="the file system", needs="data")
+def data_file_exists(subject: Subject) -> Iterator[Finding]:
+    """Protects from a path without a file."""
+    config = subject.config
+    paths = {"data.train": config.data.train, "data.val": config.data.val}
+    if config.sft is not None:
+        paths["sft.dataset"] = config.sft.dataset
+    if config.rewards.plugin is not None:
+        paths["rewards.plugin"] = config.rewards.plugin
+    for key, path in paths.items():
+        if not Path(path).is_file():
+            yield Finding(key, path, "no such file", ("a file",))
+
+
+@rule(evidence="ms-swift#4058, ms-swift#2745", level="warn", needs="data")
+def rows_are_valid(subject: Subject) -> Iterator[Finding]:
+    """Protects from rows that are dropped, or end the training, because of their form."""
+    found = [(key, dataset, subject.config.data.on_invalid == "refuse") for key, dataset in _prompts(subject)]
+    sft = subject.config.sft
+    conversations = read_dataset(sft.dataset, answered=True) if sft else None
+    if conversations is not None:
+        found.append(("sft.dataset", conversations, False))
+    for key, dataset, strict in found:
+        if dataset.rejected:
+            reasons = ", ".join(
+                f"{count} x {reason} (first: row {dataset.examples[reason]})"
+                for reason, count in dataset.rejected.items()
+            )
+            total = len(dataset.rows) + sum(dataset.rejected.values())
+            why = f"{sum(dataset.rejected.values())} of {total} rows are invalid: {reasons}"
+            yield Finding(
+                key, str(dataset.path), why, level="refuse" if strict or not dataset.rows else "warn"
+            )
+
+
+@rule(evidence="swift megatron/arguments/megatron_args.py:1149-1152", needs="data")
+def there_are_enough_rows(subject: Subject) -> Iterator[Finding]:
+    """Protects from a training of zero iterations, which ends at once and successfully."""
+    batch, train = batch_of(subject), read_dataset(subject.config.data.train)
+    if train is None:
+        return
+    needed = 1 if batch is None else max(batch.micro_batch_size * batch.dp_size, batch.rollout_prompts)
+    if len(train.rows) < needed:
+        why = f"{len(train.rows)} valid rows; one rollout takes {needed} prompts"
+        yield Finding("data.train", str(train.path), why, (f"{needed} rows or more",))
+
+
+@rule(evidence="ms-swift#2460, ms-swift 4.6.0 swift/template/base.py", needs="data")
+def images_are_not_cut(subject: Subject) -> Iterator[Finding]:
+    """Protects from 'Image features and image tokens do not match': prompts whose placeholders are cut."""
+    data = subject.config.data
+    if data.truncation_strategy == "left" and any(dataset.most_images for _, dataset in _prompts(subject)):
+        why = "the data have images, and a prompt that is too long would lose its placeholders"
+        yield Finding("data.truncation_strategy", "left", why, ("delete",))
+
+
+@rule(evidence="ms-swift#2922, vllm#13513", needs="data")
+def server_accepts_the_images(subject: Subject) -> Iterator[Finding]:
+    """Protects from a server that refuses prompts with more images than it was told of."""
+    rollout = subject.config.rollout
+    most = max((dataset.most_images for _, dataset in _prompts(subject)), default=0)
+    if rollout.mode == "server" and most > rollout.limit_images:
+        why = f"a row has {most} images"
+        yield Finding("rollout.limit_images", rollout.limit_images, why, (most,))
+
+
+@rule(evidence="ms-swift#6106, ms-swift#4754", level="warn", needs="data")
+def prompts_are_short_enough(subject: Subject) -> Iterator[Finding]:
+    """Protects from a data set that max_length silently shrinks."""
+    config, train = subject.config, read_dataset(subject.config.data.train)
+    if train is None:
+        return
+    python = Path(config.cluster.environment) / "bin/python"
+    tokenizer = Path(config.model.path) / "tokenizer.json"
+    lengths = prompt_lengths(train.rows, python, tokenizer, config.data.image_max_tokens or 0)
+    if not lengths:
+        return
+    limit = config.data.max_length
+    longer = sum(length > limit for length in lengths) / len(lengths)
+    if longer > SHARE_DROPPED:
+        needed = sorted(lengths)[int(0.99 * (len(lengths) - 1))]
+        why = (
+            f"{longer:.0%} of the prompts are longer; 99 % have at most {needed} tokens (template estimated)"
+        )
+        yield Finding("data.max_length", limit, why, (needed,), "refuse" if longer == 1 else "warn")
+
+
+@rule(evidence="ms-swift 4.6.0 megatron/pipelines/train/sft.py:98-121", needs="data")
+def cache_has_the_reward_columns(subject: Subject) -> Iterator[Finding]:
+    """Protects from a cached data set that was exported without the columns of the reward functions."""
+    given = subject.config.trainer.args.get("cached_dataset")
+    train = read_dataset(subject.config.data.train)
+    if not given or train is None or subject.config.trainer.backend != "megatron":
+        return
+    for path in given if isinstance(given, list) else [given]:
+        try:
+            features = json.loads((Path(str(path)) / "dataset_info.json").read_text(encoding="utf-8"))[
+                "features"
+            ]
+        except (OSError, ValueError, KeyError):
+            continue
+        missing = sorted(train.columns - set(features) - {"id"})
+        if missing:
+            why = (
+                f"the cache lacks the columns {', '.join(missing)}; export it with --template_mode train "
+                "--remove_unused_columns false"
+            )
+            yield Finding("trainer.args.cached_dataset", path, why, ("leave it out",))
