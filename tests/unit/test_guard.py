@@ -13,7 +13,7 @@ from grpoflow.commands.base import Command
 from grpoflow.launch.guard import descendants
 from grpoflow.launch.process import Program, ProgramFailed, run, start, tail
 
-# prints the ids of itself, of a child in a session of its own and of a grandchild; `{ignore}` is run first there
+# prints the ids of itself, of a child in another session and of a grandchild, which runs `{ignore}` first
 FAMILY = """
 import os, subprocess, sys, time
 young = "import signal, time; {ignore}time.sleep(600)"

@@ -1,0 +1,27 @@
+"""The README shows what is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conftest import ROOT, make_workspace
+
+
+def readme_block(language: str) -> list[str]:
+    text = (ROOT / "README.md").read_text()
+    return [part.partition("\n```")[0] for part in text.split(f"```{language}\n")[1:]]
+
+
+def test_the_dag_is_the_generated_one(tmp_path: Path) -> None:
+    shown = make_workspace(tmp_path).snakemake("--rulegraph", "mermaid-js", "--forceall").stdout
+    (block,) = readme_block("mermaid")
+    # Snakemake prints nodes and edges in an order that differs from run to run
+    assert sorted(block.split("\n")[:3]) == sorted(shown.strip().split("\n")[:3])
+    assert edges(block) == edges(shown)
+
+
+def edges(graph: str) -> set[tuple[str, str]]:
+    lines = [line.strip() for line in graph.split("\n")]
+    names = {line.partition("[")[0]: line.partition("[")[2].rstrip("]") for line in lines if line.endswith("]")}
+    pairs = (line.split(" --> ") for line in lines if " --> " in line)
+    return {(names[a], names[b]) for a, b in pairs}

@@ -1,0 +1,88 @@
+"""The whole chain, real programs on a real Slurm cluster, as a person runs it: `snakemake --profile slurm`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cluster_client import ClusterClient
+
+pytestmark = [pytest.mark.real, pytest.mark.slurm]
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT = """
+sft: {train_steps: 10}
+trainer: {train_steps: 6, save_steps: 2}
+evaluate: {samples: 1}
+"""
+PLAIN_RULES = {"demo_model", "demo_data", "cache_dataset", "sft", "convert_to_mcore", "evaluate", "export_hf"}
+
+
+@dataclass(frozen=True)
+class Chain:
+    path: Path
+    printed: str
+    jobs: list[dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def chain(session_cluster: ClusterClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    path = tmp_path_factory.mktemp("chain")
+    for part in ("Snakefile", "workflow", "config", "profiles", "slurm", "envs", ".envs"):
+        (path / part).symlink_to(ROOT / part)
+    (path / "short.yaml").write_text(SHORT)
+    done = subprocess.run(
+        [
+            ROOT / ".envs/orchestrator/bin/snakemake",
+            *("--profile", "slurm", "--configfile", "config/config.yaml", "short.yaml"),
+            *("--slurm-init-seconds-before-status-checks", "6", "--latency-wait", "5"),
+            *("--set-resources", "train_grpo:slurm_partition=low"),
+        ],
+        cwd=path,
+        env={**os.environ, **session_cluster.env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0, printed[-8000:]
+    table = session_cluster.run(
+        "sacct", "-X", "-n", "-P", "-o", "JobID,JobName,State,Comment,Partition,WorkDir%500"
+    )
+    keys = ("id", "name", "state", "comment", "partition", "directory")
+    jobs = [dict(zip(keys, line.split("|"), strict=True)) for line in table.splitlines()]
+    yield Chain(path, printed, [job for job in jobs if job["directory"] == str(path)])
+
+
+def test_each_plain_stage_is_one_job_and_the_training_is_one(chain: Chain) -> None:
+    assert {job["state"] for job in chain.jobs} == {"COMPLETED"}
+    rl = [job for job in chain.jobs if job["comment"].startswith("train_grpo")]
+    assert [job["name"] for job in rl] == ["grpoflow-main"]
+    plain = [job["comment"] for job in chain.jobs if job not in rl]
+    assert sorted(rule for rule in PLAIN_RULES for comment in plain if f"rule_{rule}" in comment) == sorted(
+        PLAIN_RULES
+    )
+    assert len(plain) == len(PLAIN_RULES)
+
+
+def test_set_resources_reaches_the_training_job(chain: Chain) -> None:
+    """It is set for train_grpo, and rollout_server is the rule that submits."""
+    partitions = {job["comment"].split()[0]: job["partition"] for job in chain.jobs}
+    assert partitions["train_grpo"] == "low"
+    assert {p for comment, p in partitions.items() if comment != "train_grpo"} == {"gpu"}
+
+
+def test_logs_are_kept(chain: Chain) -> None:
+    attempt = chain.path / "logs/main/train_grpo/attempt-1"
+    assert {path.name for path in attempt.iterdir()} == {"rollout0.log", "trainer0.log"}
+    assert len(list((chain.path / "logs/slurm").rglob("*.log"))) == len(PLAIN_RULES)
+
+
+def test_the_real_programs_ran(chain: Chain) -> None:
+    attempt = chain.path / "logs/main/train_grpo/attempt-1"
+    assert "swift/cli/rollout.py" in (attempt / "rollout0.log").read_text()
+    assert "swift/cli/_megatron/rlhf.py" in (attempt / "trainer0.log").read_text()
