@@ -9,11 +9,12 @@ from grpoflow import metrics
 from grpoflow.checkpoints import check_hf_directory
 from grpoflow.commands.distributed import Ranks
 from grpoflow.commands.sft import sft as sft_command
-from grpoflow.config.tuner import Parallel
 from grpoflow.files import fingerprint
 from grpoflow.launch.ports import free_port
+from grpoflow.plan.inputs import sft_parallel_of, sft_ranks_per_node
 
 from .base import Stage, StageFailed, attempt_directory, finish
+from .models import carry_over
 
 
 def sft(stage: Stage) -> None:
@@ -26,7 +27,9 @@ def sft(stage: Stage) -> None:
     cached = Path(stage.input["dataset"]).parent / "sft" / "train"
     with attempt_directory(stage) as work:
         run = work / "run"
-        command = sft_command(config, cached, run, Ranks(master_port=free_port()), Parallel())
+        ranks = Ranks(nproc_per_node=sft_ranks_per_node(config), master_port=free_port())
+        parallel = sft_parallel_of(config, ranks.world_size)
+        command = sft_command(config, cached, run, ranks, parallel)
         log = run / "logging.jsonl"
         stage.run("sft", command, lambda: metrics.progress(log))
         steps = metrics.read_steps(log)
@@ -37,6 +40,7 @@ def sft(stage: Stage) -> None:
         for path in sorted(checkpoint.iterdir()):
             if path.is_file():
                 path.rename(work / "model" / path.name)
+        carry_over(Path(config.model.path), work / "model")
         log.rename(work / "logging.jsonl")
         shutil.rmtree(run)
         finish(
