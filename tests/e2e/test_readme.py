@@ -25,3 +25,26 @@ def edges(graph: str) -> set[tuple[str, str]]:
     names = {line.partition("[")[0]: line.partition("[")[2].rstrip("]") for line in lines if line.endswith("]")}
     pairs = (line.split(" --> ") for line in lines if " --> " in line)
     return {(names[a], names[b]) for a, b in pairs}
+
+
+RUN_ELSEWHERE = {
+    "scripts/quickstart": "tests/e2e/conftest.py, default_run",
+    "scripts/test": "the gate itself",
+    "scripts/setup orchestrator": "scripts/test runs `scripts/setup all`",
+    "snakemake --profile slurm --configfile my.yaml": "tests/slurm/test_chain_real.py",
+}
+
+
+def test_every_command_is_run(tmp_path: Path) -> None:
+    workspace = make_workspace(tmp_path)
+    workspace.write("my.yaml", (ROOT / "config/config.yaml").read_text())
+    commands = [
+        line.partition("#")[0].strip()
+        for block in readme_block("bash")
+        for line in block.splitlines()
+        if line.partition("#")[0].strip()
+    ]
+    assert set(RUN_ELSEWHERE) <= set(commands)
+    here = [command for command in commands if command not in RUN_ELSEWHERE]
+    assert len(here) >= 4
+    workspace.run("bash", "-c", "set -euo pipefail\n" + "\n".join(here))
