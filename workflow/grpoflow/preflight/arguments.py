@@ -16,6 +16,14 @@ from .rules import Finding, rule, rules
 from .subject import Subject
 
 CATALOGUE = "argument catalogue read from the released wheel"
+TYPE_WORDS = {
+    "int": "an integer",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "one text",
+    "json": "a mapping",
+    "unsettable": "leave it out",
+}
 
 
 def catalogue_of(subject: Subject) -> Catalogue | None:
@@ -52,7 +60,11 @@ def arguments_are_known(subject: Subject) -> Iterator[Finding]:
             why = f"`{given.command}`: {problem.message}"
             level: Level = "refuse" if problem.severity == "error" else "warn"
             key, value = f"{given.section}.args.{problem.argument}", given.args[problem.argument]
-            yield Finding(key, value, why, problem.legal, level, id, problem.evidence)
+            legal: tuple[object, ...] = problem.legal or ("leave it out",)
+            if id == "argument_has_a_legal_value" and not problem.legal:
+                kind = catalogue.arguments(given.command)[problem.argument].type
+                legal = (TYPE_WORDS.get(kind, kind),)
+            yield Finding(key, value, why, legal, level, id, problem.evidence)
 
 
 @rule(evidence="workflow/grpoflow/commands")

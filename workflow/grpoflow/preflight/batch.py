@@ -36,10 +36,6 @@ MEGATRON_RULES = {
         "two keys that give the size of a rollout and disagree",
         f"{ARGS}:272-289",
     ),
-    "generation_batch_divisible_by_global_batch": (
-        "a rollout that is not a whole number of optimizer steps",
-        f"{ARGS}:272-289",
-    ),
     "generation_batch_divisible_by_num_generations": (
         "a rollout that is not a whole number of groups",
         f"{ARGS}:291-293, ms-swift#3980",
@@ -60,14 +56,6 @@ MEGATRON_RULES = {
     "eval_batch": (
         "an error at the first evaluation, after hours of training",
         "swift megatron/trainers/grpo_trainer.py:1318-1357",
-    ),
-    "val_set_is_used": (
-        "a validation set that is dropped without a word",
-        f"{ARGS}:1170-1174",
-    ),
-    "val_set_fixed": (
-        "evaluations that see different prompts each time",
-        "swift megatron/trainers/base.py:310-316",
     ),
     "checkpoint_can_be_resumed": (
         "checkpoints that no run can be resumed from",

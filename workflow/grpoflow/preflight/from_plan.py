@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from grpoflow.plan.problem import Problem
+from math import gcd, lcm
+
+from grpoflow.plan.problem import Problem, nearest_multiples
 
 from .report import Level
 from .rules import Finding
@@ -66,10 +68,8 @@ def _nodes(problem: Problem, subject: Subject, section: str) -> tuple[str, objec
             size for size in problem.legal if isinstance(size, int) and size < config.cluster.gpus_per_node
         )
         return "trainer.gpus", per_node, legal, why
-    whole = tuple(
-        size // per_node for size in problem.legal if isinstance(size, int) and size % per_node == 0
-    )
-    return f"{section}.nodes", nodes, tuple(dict.fromkeys(whole)), why
+    unit = gcd(*(size for size in problem.legal if isinstance(size, int)))
+    return f"{section}.nodes", nodes, nearest_multiples(nodes, lcm(unit, per_node) // per_node), why
 
 
 def _count(value: object) -> object:

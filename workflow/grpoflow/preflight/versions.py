@@ -82,7 +82,9 @@ def installed_packages_fit(subject: Subject) -> Iterator[Finding]:
         installed = packages.get(bound.package)
         wanted = " and ".join(filter(None, (bound.requires, bound.qwen3_5))) or "any release"
         note = f" ({bound.note})" if bound.note else ""
-        legal = (f"{bound.package}=={bound.recommended}",) if bound.recommended else ()
+        legal = (
+            f"{bound.package}=={bound.recommended}" if bound.recommended else f"{bound.package} {wanted}",
+        )
         if installed is None:
             if bound.package in needed and cluster.device == "cuda":
                 why = f"{bound.package} is not installed; ms-swift {cluster.ms_swift} needs {wanted}{note}"
@@ -105,12 +107,27 @@ WITHOUT_ARGUMENT = (
     "last_checkpoint_symlink",
     "grpo_resume_skips_right_prompts",
     "grpo_loss_not_divided_by_microbatches",
+    "beta_zero_saves_reference_memory",
 )
-ONLY_WARNED_OF = ("grpo_resume_skips_right_prompts", "grpo_loss_not_divided_by_microbatches")
+ONLY_WARNED_OF = WITHOUT_ARGUMENT[-3:]
+"""Wasteful, or wrong after a resume only."""
+
 SCALED_LOSSES = ("bnpo", "dapo", "cispo")
 
 
-@rules({name: (f"{name}: refused, ignored or faulty in the release", "version gates") for name in features()})
+def _gates() -> dict[str, str]:
+    """Features that some release refuses, ignores or gets wrong, with what happens then."""
+    oldest, newest = "4.0.0", "4.6.0"
+    found = {}
+    for name in features():
+        states = [status(name, release) for release in (newest, oldest)]
+        faulty = [state for state in states if state.status != "supported"]
+        if faulty and (faulty[0].arguments or name in WITHOUT_ARGUMENT):
+            found[name] = f"{faulty[0].status}: {faulty[0].why}"
+    return found
+
+
+@rules({name: (protects, "facts/version_gates.json") for name, protects in _gates().items()})
 def version_gates(subject: Subject) -> Iterator[Finding]:
     """Features by name, as the configured release treats them."""
     config, version = subject.config, subject.config.cluster.ms_swift
@@ -149,6 +166,11 @@ def version_gates(subject: Subject) -> Iterator[Finding]:
             continue
         level: Level = "warn" if name in ONLY_WARNED_OF else "refuse"
         why = f"{state.status}: {state.why}"
+        if name == "beta_zero_saves_reference_memory":
+            # in every release, so that no other one helps
+            legal = ("tuner: lora, which needs no copy",)
+            yield Finding("trainer.beta", trainer.beta, why, legal, level, name, state.evidence)
+            continue
         if name == "last_checkpoint_symlink":
             why += "; the workflow takes a run for complete only by it"
         yield Finding("cluster.ms_swift", version, why, ("4.6.0",), level, name, state.evidence)
@@ -167,6 +189,7 @@ def _concerns(feature: str, subject: Subject) -> bool:
         "last_checkpoint_symlink": True,
         "grpo_resume_skips_right_prompts": megatron and trainer.save_optimizer,
         "grpo_loss_not_divided_by_microbatches": megatron and trainer.loss_type in SCALED_LOSSES,
+        "beta_zero_saves_reference_memory": megatron and trainer.tuner == "full" and trainer.beta == 0,
     }[feature]
 
 
@@ -177,15 +200,3 @@ def _is_known(version: str) -> bool:
     except VersionError:
         return False
     return True
-
-
-@rule(evidence="4.6.0 swift megatron/trainers/rlhf_mixin.py:31-32", level="warn")
-def beta_zero_loads_the_reference(subject: Subject) -> Iterator[Finding]:
-    """Protects from the belief that beta 0 saves the memory of the reference model."""
-    trainer = subject.config.trainer
-    if trainer.backend == "megatron" and trainer.tuner == "full" and trainer.beta == 0:
-        why = (
-            "full-parameter Megatron GRPO builds the reference model whatever beta is: 2 bytes per parameter "
-            "of every rank's shard are held and never used"
-        )
-        yield Finding("trainer.beta", trainer.beta, why, ("tuner: lora, which needs no copy",))

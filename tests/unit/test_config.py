@@ -1,0 +1,174 @@
+"""Reading a configuration: every fault at once, with its key, value and a legal value."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from configurations import config
+from grpoflow.config import Config, ConfigError, load_experiments, read_yaml
+from grpoflow.config.base import keys_of_kind
+from grpoflow.config.identity import run_hash
+from grpoflow.config.load import Problem, merge
+
+ROOT = Path(__file__).parents[2]
+
+
+def problems(*overlays: dict[str, Any]) -> list[Problem]:
+    with pytest.raises(ConfigError) as refused:
+        load_experiments(config(*overlays))
+    return refused.value.problems
+
+
+def test_default_validates() -> None:
+    assert list(load_experiments(read_yaml(ROOT / "config/config.yaml"))) == ["main"]
+
+
+def test_default_holds_no_key_that_says_the_default() -> None:
+    raw = read_yaml(ROOT / "config/config.yaml")
+    (found,) = load_experiments(raw).values()
+    assert _restated(raw, type(found), "") == []
+
+
+def _restated(raw: dict[str, Any], section: Any, path: str) -> list[str]:
+    restated = []
+    for name, value in raw.items():
+        field = section.model_fields[name]
+        inner = [
+            kind
+            for kind in (field.annotation, *getattr(field.annotation, "__args__", ()))
+            if _is_section(kind)
+        ]
+        if isinstance(value, dict) and inner:
+            restated += _restated(value, inner[0], f"{path}{name}.")
+        elif not field.is_required() and field.get_default(call_default_factory=True) == value:
+            restated.append(f"{path}{name}")
+    return restated
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and hasattr(kind, "model_fields")
+
+
+@pytest.mark.parametrize(
+    ("overlay", "key", "value", "legal"),
+    [
+        ({"trainer": {"bata": 0.1}}, "trainer.bata", 0.1, "beta"),
+        ({"tranier": {}}, "tranier", {}, "trainer"),
+        ({"trainer": {"parallel": {"tensr": 2}}}, "trainer.parallel.tensr", 2, "tensor"),
+        ({"trainer": {"parallel": {"tensor": 0}}}, "trainer.parallel.tensor", 0, "> 0"),
+        ({"trainer": {"parallel": "aut"}}, "trainer.parallel", "aut", "a mapping of keys or 'auto'"),
+        ({"trainer": {"backend": "fsdp"}}, "trainer.backend", "fsdp", "'megatron' or 'swift'"),
+        ({"trainer": {"save_steps": 2.5}}, "trainer.save_steps", 2.5, "an integer"),
+        ({"export": {"checkpoint": "first"}}, "export.checkpoint", "first", "'last' or an integer"),
+        ({"trainer": {"epochs": 2}}, "trainer.epochs", 2, "train_steps: null, or epochs: null"),
+        ({"rollout": {"nodes": 0}}, "rollout.gpus", None, "1 to 7"),
+        ({"rollout": {"gpus": 2}}, "rollout.gpus", 2, "null"),
+        ({"rollout": {"nodes": 0, "gpus": 2}, "trainer": {"nodes": 2}}, "trainer.nodes", 2, "1"),
+        ({"rewards": {"weights": [1.0]}}, "rewards.weights", [1.0], "[1.0, 1.0]"),
+        ({"model": {"path": None}}, "model.path", None, "text"),
+    ],
+)
+def test_a_fault_names_key_value_and_legal_value(
+    overlay: dict[str, Any], key: str, value: Any, legal: str
+) -> None:
+    (problem,) = problems(overlay)
+    assert (problem.key, problem.value, problem.legal) == (key, value, legal)
+
+
+def test_all_faults_of_all_experiments_come_at_once() -> None:
+    found = problems(
+        {"experiments": {"a": {"trainer": {"beta": -1}}, "b": {"model": {"pth": 1}}, "shared": {}, "x y": {}}}
+    )
+    assert [(p.experiment, p.key) for p in found] == [
+        ("a", "trainer.beta"),
+        ("b", "model.pth"),
+        ("shared", "experiments"),
+        ("x y", "experiments"),
+    ]
+
+
+def test_a_missing_key_says_what_it_is_for() -> None:
+    raw = config()
+    del raw["trainer"]["learning_rate"]
+    with pytest.raises(ConfigError) as refused:
+        load_experiments(raw)
+    (problem,) = refused.value.problems
+    assert (problem.id, problem.key) == ("required_key", "trainer.learning_rate")
+    assert "Peak learning rate" in problem.why
+
+
+def test_secrets_are_refused_and_not_shown() -> None:
+    found = problems({"cluster": {"env": {"WANDB_API_KEY": "s3cr3t"}, "api_key": "s3cr3t"}})
+    assert len(found) == 2
+    assert "s3cr3t" not in "".join(map(str, found))
+
+
+def test_text_of_numbers_is_read() -> None:
+    """Snakemake gives everything inside of --config trainer='{...}' as text, YAML 1.1 gives 1e-6 as text."""
+    given = {
+        "train_steps": "null",
+        "epochs": "2",
+        "learning_rate": "1e-6",
+        "overlong_filter": "true",
+        "save_steps": "10",
+    }
+    trainer = load_experiments(config({"trainer": given}))["main"].trainer
+    assert (trainer.train_steps, trainer.epochs, trainer.learning_rate) == (None, 2, 1e-6)
+    assert (trainer.overlong_filter, trainer.save_steps) == (True, 10)
+
+
+def test_merge_replaces_values_and_descends_into_mappings() -> None:
+    assert merge({"a": {"b": 1, "c": [1]}, "d": 1}, {"a": {"c": [2]}, "d": None}) == {
+        "a": {"b": 1, "c": [2]},
+        "d": None,
+    }
+
+
+def test_execution_keys_leave_the_identity_alone() -> None:
+    def identity(**overlay: Any) -> str:
+        return run_hash(load_experiments(config(overlay))["main"])
+
+    same = identity()
+    assert identity(rollout={"nodes": 2}, cluster={"first_port": 3000}) == same
+    assert identity(preflight={"suppress": {"eval_batch": "why"}}) == same
+    assert identity(trainer={"parallel": {"tensor": 4}}) == same
+    assert identity(trainer={"seed": 1}) != same
+
+
+def test_every_key_has_a_kind_and_a_meaning() -> None:
+    def keys(section: Any) -> list[tuple[str, Any]]:
+        found = []
+        for name, field in section.model_fields.items():
+            inner = [
+                kind
+                for kind in (field.annotation, *getattr(field.annotation, "__args__", ()))
+                if _is_section(kind)
+            ]
+            found += keys(inner[0]) if inner else [(name, field)]
+        return found
+
+    for name, field in keys(Config):
+        assert field.description, name
+        assert field.json_schema_extra["x-kind"] in ("convergence", "layout", "execution"), name
+
+
+def test_kinds_of_keys_do_not_overlap() -> None:
+    found = load_experiments(config())["main"]
+    flat = [set(_flat(keys_of_kind(found, kind))) for kind in ("convergence", "layout", "execution")]
+    assert sum(map(len, flat)) == len(set.union(*flat))
+
+
+def _flat(values: dict[str, Any], path: str = "") -> list[str]:
+    keys = []
+    for name, value in values.items():
+        keys += _flat(value, f"{path}{name}.") if isinstance(value, dict) and value else [f"{path}{name}"]
+    return keys
+
+
+def test_yaml_faults_are_problems(tmp_path: Path) -> None:
+    for text in ("a: [", "- 1", ""):
+        path = tmp_path / "c.yaml"
+        path.write_text(text)
+        with pytest.raises(ConfigError) as refused:
+            read_yaml(path)
+        assert refused.value.problems[0].id == "configuration_file"

@@ -1,0 +1,519 @@
+"""Every check has a configuration that it refuses or warns of, and says the key that repairs it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from configurations import config, environment, model_directory, other_model
+from grpoflow.commands.base import Command
+from grpoflow.config import Config, load_experiments, read_yaml
+from grpoflow.config.load import merge
+from grpoflow.preflight import Refused, check_raw, refuse_faults
+from grpoflow.preflight.generated import generated_commands
+from grpoflow.preflight.modelled import KEY_OF_ARGUMENT, WORKFLOW, modelled_key
+from grpoflow.preflight.rules import CHECKS
+from grpoflow.preflight.run import all_rules
+
+ROOT = Path(__file__).parents[2]
+SFT: dict[str, Any] = {
+    "dataset": "data/sft.jsonl",
+    "learning_rate": 1.0e-5,
+    "epochs": 1,
+    "global_batch_size": 16,
+    "parallel": {"tensor": 2},
+}
+COLOCATE: dict[str, Any] = {"mode": "colocate", "gpu_memory_utilization": 0.5}
+SWIFT: dict[str, Any] = {"backend": "swift", "parallel": "auto"}
+
+
+def args(section: str = "trainer", **given: Any) -> dict[str, Any]:
+    return {section: {"args": given}}
+
+
+def parallel(**sizes: int) -> dict[str, Any]:
+    return {"trainer": {"parallel": sizes}}
+
+
+def release(version: str, **overlay: Any) -> dict[str, Any]:
+    return {"cluster": {"ms_swift": version}, **overlay}
+
+
+FIRES: dict[str, tuple[str, dict[str, Any]]] = {
+    # arguments
+    "argument_exists": ("trainer.args.num_itreations", args(num_itreations=1)),
+    "argument_was_renamed": ("trainer.args.ref_load", args(ref_load="x")),
+    "argument_has_a_legal_value": ("trainer.args.router_replay_mode", args(router_replay_mode="R9")),
+    "argument_is_not_modelled": ("trainer.args.lr", args(lr=1.0e-6)),
+    "argument_is_not_null": ("trainer.args.callbacks", args(callbacks=["a", None])),
+    "unknown_arguments_are_refused": ("trainer.args.ignore_args_error", args(ignore_args_error=True)),
+    "rollout_args_are_used": (
+        "rollout.args",
+        {"rollout": {**COLOCATE, "args": {"vllm_use_async_engine": True}}},
+    ),
+    "engine_args_reach_the_engine": ("trainer.args.vllm_max_model_len", args(vllm_max_model_len=4096)),
+    "release_has_what_the_workflow_passes": ("cluster.ms_swift", release("4.4.2")),
+    "packing_needs_tokenised_rows": (
+        "sft.args.packing",
+        {"sft": {**SFT, "args": {"packing": True, "lazy_tokenize": True}}},
+    ),
+    "group_by_length_needs_lengths": ("trainer.args.group_by_length", args(group_by_length=True)),
+    "streaming_has_no_cache": ("trainer.args.streaming", args(streaming=True, cached_dataset="c")),
+    "streaming_needs_steps": (
+        "trainer.epochs",
+        {"trainer": {"train_steps": None, "epochs": 1, "args": {"streaming": True}}},
+    ),
+    "recompute_arguments_agree": (
+        "trainer.args.recompute_method",
+        {"trainer": {"recompute": "selective", "args": {"recompute_method": "uniform"}}},
+    ),
+    "soft_overlong_has_a_length": (
+        "trainer.args.soft_cache_length",
+        {"rewards": {"functions": ["soft_overlong"]}},
+    ),
+    "template_is_the_same_everywhere": ("rollout.args.response_prefix", args(response_prefix="<think>")),
+    "offload_is_of_use": (
+        "trainer.optimizer_cpu_offload",
+        {"trainer": {"tuner": "lora", "optimizer_cpu_offload": True}},
+    ),
+    # batch
+    "world_size_fits_dense_layout": ("trainer.nodes", parallel(tensor=16)),
+    "world_size_fits_expert_layout": ("trainer.nodes", parallel(expert=16)),
+    "global_batch_divisible_by_micro_batch_dp": (
+        "trainer.global_batch_size",
+        {"trainer": {"global_batch_size": 66}},
+    ),
+    "generation_batch_is_batch_times_steps": (
+        "trainer.args.generation_batch_size",
+        args(generation_batch_size=65),
+    ),
+    "generation_batch_divisible_by_num_generations": (
+        "trainer.global_batch_size",
+        {"trainer": {"num_generations": 7}},
+    ),
+    "rollout_prompts_divisible_by_dp": ("trainer.global_batch_size", {"trainer": {"global_batch_size": 16}}),
+    "rollout_prompts_per_dp_divisible_by_micro_batch": (
+        "trainer.global_batch_size",
+        {"trainer": {"global_batch_size": 96, "micro_batch_size": 2}},
+    ),
+    "generation_batch_at_least_world_size": (
+        "trainer.global_batch_size",
+        {"trainer": {"global_batch_size": 4, "num_generations": 4, "parallel": {"tensor": 8}}},
+    ),
+    "generation_batch_divisible_by_world_size": (
+        "trainer.global_batch_size",
+        {"trainer": {"global_batch_size": 12, "num_generations": 4, "parallel": {"tensor": 8}}},
+    ),
+    "eval_batch": (
+        "trainer.global_batch_size",
+        {"trainer": {"global_batch_size": 16, "steps_per_generation": 2, "args": {"val_dataset": "v"}}},
+    ),
+    "checkpoint_can_be_resumed": (
+        "trainer.save_steps",
+        {"trainer": {"global_batch_size": 16, "steps_per_generation": 2, "save_steps": 25}},
+    ),
+    "checkpoint_at_rollout_boundary": (
+        "trainer.save_steps",
+        {"trainer": {"steps_per_generation": 4, "save_steps": 10}},
+    ),
+    "global_batch_divisible_by_device_batch": (
+        "trainer.global_batch_size",
+        {"trainer": {**SWIFT, "global_batch_size": 60}},
+    ),
+    "swift_groups_are_whole": ("trainer.global_batch_size", {"trainer": {**SWIFT, "num_generations": 12}}),
+    "sft_batch_fits_ranks": ("sft.global_batch_size", {"sft": {**SFT, "global_batch_size": 6}}),
+    "sft_world_size_fits_layout": ("sft.nodes", {"sft": {**SFT, "parallel": {"tensor": 16}}}),
+    # layout
+    "valid_trainer_gpus": ("trainer.gpus", {"trainer": {"gpus": 9}}),
+    "colocate_vllm_tp_divides_world": (
+        "rollout.tensor_parallel_size",
+        {"rollout": {**COLOCATE, "tensor_parallel_size": 3}},
+    ),
+    "server_fits_its_gpus": ("rollout.tensor_parallel_size", {"rollout": {"tensor_parallel_size": 16}}),
+    "server_uses_its_gpus": ("rollout.tensor_parallel_size", {"rollout": {"tensor_parallel_size": 3}}),
+    "shared_node_has_room": ("rollout.gpus", {"rollout": {"nodes": 0, "gpus": 4}, "trainer": {"gpus": 6}}),
+    "tp_divides_num_attention_heads": (
+        "trainer.parallel.tensor",
+        {"model": {"path": "27B"}, **parallel(tensor=16)},
+    ),
+    "tp_divides_linear_num_key_heads": (
+        "trainer.parallel.tensor",
+        {"model": {"path": "9B"}, **parallel(tensor=3)},
+    ),
+    "tp_divides_linear_num_value_heads": (
+        "trainer.parallel.tensor",
+        {"model": {"path": "9B"}, **parallel(tensor=3)},
+    ),
+    "tp_divides_intermediate_size": (
+        "trainer.parallel.tensor",
+        {"model": {"path": "9B"}, **parallel(tensor=5)},
+    ),
+    "tp_divides_shared_expert_intermediate_size": (
+        "trainer.parallel.tensor",
+        {"model": {"path": "35B-A3B"}, **parallel(tensor=3)},
+    ),
+    "tp_fits_kv_heads": ("trainer.parallel.tensor", {"model": {"path": "9B"}, **parallel(tensor=3)}),
+    "moe_needs_sequence_parallel": (
+        "trainer.args.sequence_parallel",
+        {
+            "model": {"path": "35B-A3B"},
+            "trainer": {"parallel": {"tensor": 2}, "args": {"sequence_parallel": False}},
+        },
+    ),
+    "cp_needs_megatron_core": (
+        "trainer.parallel.context",
+        {
+            "model": {"path": "9B"},
+            "cluster": {"environment": {"megatron_core": "0.16.1"}},
+            **parallel(context=2),
+        },
+    ),
+    "tp_cp_divide_gdn_heads": (
+        "trainer.parallel.context",
+        {"model": {"path": "27B"}, **parallel(tensor=8, context=4)},
+    ),
+    "uneven_stages_need_pp": (
+        "trainer.args.decoder_first_pipeline_num_layers",
+        {"model": {"path": "9B"}, **args(decoder_first_pipeline_num_layers=4)},
+    ),
+    "layers_fill_the_stages": (
+        "trainer.args.decoder_first_pipeline_num_layers",
+        {
+            "model": {"path": "9B"},
+            "trainer": {"parallel": {"pipeline": 4}, "args": {"decoder_first_pipeline_num_layers": 7}},
+        },
+    ),
+    "pp_divides_layers": ("trainer.parallel.pipeline", {"model": {"path": "9B"}, **parallel(pipeline=3)}),
+    "dense_has_no_experts": ("trainer.parallel.expert", {"model": {"path": "9B"}, **parallel(expert=8)}),
+    "ep_divides_experts": ("trainer.parallel.expert", {"model": {"path": "35B-A3B"}, **parallel(expert=3)}),
+    "etp_divides_expert_width": (
+        "trainer.parallel.expert_tensor",
+        {"model": {"path": "35B-A3B"}, **parallel(expert_tensor=3)},
+    ),
+    "tp_within_node": (
+        "trainer.parallel.tensor",
+        {"model": {"path": "9B"}, "trainer": {"nodes": 2, "parallel": {"tensor": 16}}},
+    ),
+    "auto_layout_is_legal": (
+        "trainer.parallel",
+        {
+            "model": {"path": "9B"},
+            "trainer": {"parallel": "auto", "global_batch_size": 2, "num_generations": 3},
+        },
+    ),
+    "auto_layout_fits": (
+        "trainer.parallel",
+        {"model": {"path": "397B-A17B"}, "trainer": {"parallel": "auto"}},
+    ),
+    "vllm_tp_divides_heads": (
+        "rollout.tensor_parallel_size",
+        {"model": {"path": "9B"}, "rollout": {"tensor_parallel_size": 5}},
+    ),
+    "swift_backend_ignores_layout": ("trainer.parallel", {"trainer": {"backend": "swift"}}),
+    # memory
+    "gpu_is_known": ("cluster.gpu", {"cluster": {"gpu": "X100"}}),
+    "model_is_known": ("model.path", {"model": {"path": "other"}}),
+    "training_fits": ("trainer.parallel", {"model": {"path": "27B"}}),
+    "sft_fits": ("sft.parallel", {"model": {"path": "27B"}, "sft": SFT}),
+    "vllm_weights_fit": ("rollout.tensor_parallel_size", {"model": {"path": "122B-A10B"}}),
+    "vllm_states_fit": (
+        "rollout.max_num_seqs",
+        {"model": {"path": "27B"}, "rollout": {"max_num_seqs": 1024}},
+    ),
+    "model_fits_a_rollout_node": (
+        "rollout.mode",
+        {"model": {"path": "397B-A17B"}, "rollout": {"tensor_parallel_size": 8}},
+    ),
+    "weights_fit_by_their_size": ("rollout.tensor_parallel_size", {"model": {"path": "other"}}),
+    "colocated_engine_leaves_room": (
+        "rollout.gpu_memory_utilization",
+        {"rollout": {"mode": "colocate", "gpu_memory_utilization": 0.9}},
+    ),
+    "host_memory_holds_what_is_offloaded": (
+        "cluster.host_memory_gib",
+        {
+            "model": {"path": "27B"},
+            "cluster": {"host_memory_gib": 64},
+            "trainer": {"parallel": {"tensor": 8}, "optimizer_cpu_offload": True},
+        },
+    ),
+    # resume
+    "run_can_be_resumed": ("trainer.save_optimizer", {"trainer": {"save_optimizer": False}}),
+    "run_saves_before_its_end": ("trainer.save_steps", {"trainer": {"save_steps": 200}}),
+    "exported_checkpoint_will_exist": ("export.checkpoint", {"export": {"checkpoint": 30}}),
+    "wall_time_covers_a_save": (
+        "trainer.save_steps",
+        {"model": {"path": "9B"}, "trainer": {"train_steps": 10000, "save_steps": 10000}},
+    ),
+    # rollout
+    "completions_fit_the_window": (
+        "rollout.args.vllm_max_model_len",
+        args("rollout", vllm_max_model_len=4000),
+    ),
+    "window_fits_the_model": ("data.max_length", {"model": {"path": "9B"}, "data": {"max_length": 262144}}),
+    "thinking_has_room": ("trainer.max_completion_length", {"model": {"enable_thinking": True}}),
+    "environment_leaves_launching_alone": (
+        "cluster.env.NPROC_PER_NODE",
+        {"cluster": {"env": {"NPROC_PER_NODE": "8"}}},
+    ),
+    "transformers_gdn_is_not_split": (
+        "cluster.env.USE_MCORE_GDN",
+        {"cluster": {"env": {"USE_MCORE_GDN": "0"}}, **parallel(context=2)},
+    ),
+    "cache_is_shared": ("cluster.cache", {"cluster": {"cache": "/tmp/cache"}, "trainer": {"nodes": 2}}),
+    "gpu_can_do_it": ("trainer.args.fp8_format", args(fp8_format="hybrid")),
+    "checkpoint_is_not_fp8": ("model.path", {"model": {"path": "fp8"}}),
+    "adapters_are_served": (
+        "rollout.args.vllm_enable_lora",
+        {"model": {"path": "35B-A3B"}, "trainer": {"tuner": "lora"}},
+    ),
+    "quantised_weights_are_not_synced": ("trainer.args.quant_bits", args(quant_bits=4)),
+    "deepspeed_with_experts": (
+        "trainer.backend",
+        {"model": {"path": "35B-A3B"}, "trainer": {**SWIFT, "deepspeed": "zero3"}},
+    ),
+    "zero3_sync_is_right": ("trainer.deepspeed", {"trainer": {**SWIFT, "deepspeed": "zero3", "nodes": 2}}),
+    "mtp_weights_are_kept": ("trainer.args.save_missing_weights", {"model": {"path": "9B"}}),
+    # versions
+    "suppressed_check_exists": (
+        "preflight.suppress.eval_bathc",
+        {"preflight": {"suppress": {"eval_bathc": "why"}}},
+    ),
+    "ms_swift_is_recent_enough": ("cluster.ms_swift", release("4.3.2")),
+    "ms_swift_release_was_examined": ("cluster.ms_swift", release("4.7.0")),
+    "installed_ms_swift_is_the_configured_one": (
+        "cluster.ms_swift",
+        {"cluster": {"environment": {"ms_swift": "4.5.3"}}},
+    ),
+    "installed_packages_fit": (
+        "cluster.environment",
+        {"cluster": {"environment": {"transformers": "5.0.0"}}},
+    ),
+    "megatron_grpo_without_vllm": ("trainer.args.use_vllm", args(use_vllm=False)),
+    "move_model_batches": ("trainer.args.move_model_batches", args(move_model_batches=2)),
+    "reward_model": ("trainer.args.reward_model", args(reward_model=["m"])),
+    "reward_model_plugin": ("trainer.args.reward_model_plugin", args(reward_model_plugin=["p"])),
+    "multi_turn_scheduler": (
+        "trainer.args.multi_turn_scheduler",
+        release("4.2.3", **args(multi_turn_scheduler="m")),
+    ),
+    "gym_env": ("trainer.args.use_gym_env", release("4.2.3", **args(use_gym_env=True))),
+    "virtual_pipeline": (
+        "trainer.args.virtual_pipeline_model_parallel_size",
+        args(virtual_pipeline_model_parallel_size=2),
+    ),
+    "sync_ref_model": ("trainer.args.sync_ref_model", args(sync_ref_model=True)),
+    "async_generate": ("trainer.args.async_generate", args(async_generate=True)),
+    "num_iterations": ("trainer.args.num_iterations", args(num_iterations=2)),
+    "generation_batch_size_with_steps_per_generation": (
+        "trainer.args.generation_batch_size",
+        release("4.1.3", **args(generation_batch_size=64)),
+    ),
+    "dataset_shuffle_false": (
+        "trainer.args.dataset_shuffle",
+        release("4.1.3", **args(dataset_shuffle=False)),
+    ),
+    "router_replay": ("trainer.args.router_replay_mode", release("4.0.4", **args(router_replay_mode="R2"))),
+    "vllm_enable_lora": ("trainer.args.vllm_enable_lora", release("4.1.3", **args(vllm_enable_lora=True))),
+    "vllm_engine_kwargs": (
+        "trainer.args.vllm_engine_kwargs",
+        release("4.0.4", **args(vllm_engine_kwargs={"a": 1})),
+    ),
+    "mcore_gated_delta_net": ("cluster.ms_swift", release("4.0.1")),
+    "language_model_only": (
+        "trainer.args.language_model_only",
+        release("4.2.3", **args(language_model_only=True)),
+    ),
+    "megatron_extra_kwargs": (
+        "trainer.args.megatron_extra_kwargs",
+        release("4.2.3", **args(megatron_extra_kwargs={"a": 1})),
+    ),
+    "megatron_ray": ("trainer.args.use_ray", release("4.2.3", **args(use_ray=True))),
+    "grpo_teacher_model": ("trainer.args.teacher_model", release("4.3.2", **args(teacher_model="t"))),
+    "teacher_kl_coef": ("trainer.args.teacher_kl_coef", release("4.3.2", **args(teacher_kl_coef=0.1))),
+    "nccl_comm_warmup": ("trainer.args.nccl_comm_warmup", release("4.4.0", **args(nccl_comm_warmup=True))),
+    "bridge_backend": (
+        "trainer.args.bridge_backend",
+        release("4.4.2", **args(bridge_backend="megatron-bridge")),
+    ),
+    "megatron_fsdp": ("trainer.args.use_megatron_fsdp", release("4.4.2", **args(use_megatron_fsdp=True))),
+    "save_missing_weights": (
+        "trainer.args.save_missing_weights",
+        release("4.4.2", **args(save_missing_weights=True)),
+    ),
+    "server_weight_post_processing": ("cluster.ms_swift", release("4.2.3")),
+    "multi_node_server_weight_sync": ("cluster.ms_swift", release("4.1.0", trainer={"nodes": 2})),
+    "non_thinking_prefix_in_trainer": ("cluster.ms_swift", release("4.2.3")),
+    "last_checkpoint_symlink": ("cluster.ms_swift", release("4.5.2")),
+    "grpo_resume_skips_right_prompts": ("cluster.ms_swift", release("4.5.3")),
+    "grpo_resume_streaming": ("trainer.args.streaming", args(streaming=True)),
+    "grpo_loss_not_divided_by_microbatches": (
+        "cluster.ms_swift",
+        release("4.5.3", trainer={"loss_type": "dapo"}),
+    ),
+    "beta_zero_saves_reference_memory": ("trainer.beta", {"trainer": {"beta": 0.0}}),
+    "async_save_with_save_total_limit": ("trainer.args.async_save", args(async_save=True)),
+    "swift_grpo_cached_dataset": (
+        "trainer.args.cached_dataset",
+        {"trainer": {**SWIFT, "args": {"cached_dataset": "c"}}},
+    ),
+    "rollout_pipeline_parallel": (
+        "rollout.args.vllm_pipeline_parallel_size",
+        args("rollout", vllm_pipeline_parallel_size=2),
+    ),
+    "rollout_reasoning_parser": (
+        "rollout.args.vllm_reasoning_parser",
+        args("rollout", vllm_reasoning_parser="qwen3"),
+    ),
+    "rollout_api_key": ("rollout.args.api_key", args("rollout", api_key="x")),
+}
+
+
+def resolve(here: Path, overlay: dict[str, Any]) -> dict[str, Any]:
+    """Put directories where the table has names."""
+    raw = config(overlay)
+    model, packages = raw["model"]["path"], raw["cluster"]["environment"]
+    if model == "other":
+        raw["model"]["path"] = other_model(here, "qwen3_moe", 470 * 10**9)
+    elif model == "fp8":
+        raw["model"]["path"] = directory = model_directory(here, "9B")
+        path = Path(directory) / "config.json"
+        path.write_text(
+            json.dumps({**json.loads(path.read_text()), "quantization_config": {"quant_method": "fp8"}})
+        )
+    elif model != "models/absent":
+        raw["model"]["path"] = model_directory(here, model)
+    if isinstance(packages, dict):
+        raw["cluster"]["environment"] = environment(here, **packages)
+    return raw
+
+
+@pytest.mark.parametrize("rule", FIRES)
+def test_rule_fires_and_names_its_key(rule: str, tmp_path: Path) -> None:
+    key, overlay = FIRES[rule]
+    _, report = check_raw(resolve(tmp_path, overlay))
+    found = {problem.id: problem for problem in report.problems}
+    assert rule in found, list(found)
+    assert key in {problem.key for problem in report.problems if problem.id == rule}
+    assert found[rule].why
+    assert found[rule].evidence
+
+
+def test_every_rule_has_a_case() -> None:
+    """Those that read data or checkpoint are in test_preflight_files."""
+    of_files = {rule.id for check in CHECKS if check.needs in ("data", "checkpoint") for rule in check.rules}
+    assert FIRES.keys() | of_files == all_rules().keys()
+
+
+def test_the_base_is_fine() -> None:
+    _, report = check_raw(config())
+    assert report.problems == ()
+
+
+def test_every_refusal_offers_something_legal(tmp_path: Path) -> None:
+    """A refusal without any way out says so in its text instead."""
+    without = set()
+    for rule, (_, overlay) in FIRES.items():
+        _, report = check_raw(resolve(tmp_path / rule, overlay))
+        without |= {p.id for p in report.problems if p.level == "refuse" and not p.legal}
+    assert without == {"auto_layout_is_legal", "auto_layout_fits"}
+
+
+def test_suppressing_needs_the_id_and_shows_the_reason() -> None:
+    overlay = {
+        "trainer": {"save_optimizer": False},
+        "preflight": {"suppress": {"run_can_be_resumed": "a trial"}},
+    }
+    _, report = check_raw(config(overlay))
+    assert report.verdict == "ok"
+    (item,) = report.suppressed
+    assert (item.problem.id, item.reason) == ("run_can_be_resumed", "a trial")
+    assert report.to_json()["suppressed"][0]["reason"] == "a trial"
+
+
+def test_a_reason_is_required() -> None:
+    _, report = check_raw(config({"preflight": {"suppress": {"run_can_be_resumed": " "}}}))
+    assert report.verdict == "refuse"
+    assert report.problems[0].key == "preflight.suppress"
+
+
+def test_errors_in_overlays_name_the_experiment() -> None:
+    overlays = {"experiments": {"good": {}, "low": {"trainer": {"global_batch_size": 66}}}}
+    _, report = check_raw(config(overlays))
+    assert {problem.experiment for problem in report.problems} == {"low"}
+    _, report = check_raw(config({"experiments": {"good": {}, "bad": {"trainer": {"bata": 0.1}}}}))
+    assert [(problem.experiment, problem.key) for problem in report.problems] == [("bad", "trainer.bata")]
+
+
+def test_problems_have_one_shape() -> None:
+    _, report = check_raw(config({"trainer": {"global_batch_size": 66, "args": {"lr": 1}}}))
+    for problem in report.to_json()["problems"]:
+        assert set(problem) == {"id", "level", "key", "value", "why", "evidence", "legal", "experiment"}
+        assert problem["level"] in ("refuse", "warn")
+    json.dumps(report.to_json())
+
+
+def test_checks_without_a_checkpoint_are_skipped_and_said() -> None:
+    _, report = check_raw(config())
+    (skipped,) = report.skipped
+    assert "training_fits" in skipped.checks
+    assert "models/absent/config.json is not there yet" in skipped.why
+
+
+def test_refusing_carries_the_report() -> None:
+    with pytest.raises(Refused, match="global_batch_divisible_by_micro_batch_dp"):
+        refuse_faults(config({"trainer": {"global_batch_size": 66}}))
+
+
+def test_the_nearest_name_is_offered() -> None:
+    _, report = check_raw(config(args(num_itreations=1)))
+    assert "num_iterations" in report.problems[0].legal
+
+
+# --- modelled arguments ---
+
+OVERRIDABLE = {
+    "attention_backend", "check_model", "dataloader_num_workers", "ddp_backend",
+    "gradient_accumulation_fusion", "load_from_cache_file", "offload_model", "offload_optimizer",
+    "padding_free", "recompute_method", "recompute_num_layers", "save_missing_weights", "sequence_parallel",
+    "sleep_level", "target_modules", "use_distributed_optimizer", "use_precision_aware_optimizer",
+    "vllm_enable_lora", "vllm_max_model_len",
+}  # fmt: skip
+"""Passed with a value of our own, which `args` may replace: they come last on the command line."""
+
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"cluster": {"device": "cuda"}},
+    {"trainer": {"tuner": "lora"}},
+    {"trainer": {"backend": "swift", "deepspeed": "zero3", "tuner": "lora"}, "sft": {"backend": "megatron"}},
+    {"rollout": {"mode": "colocate"}, "trainer": {"recompute": "full", "epochs": 1, "train_steps": None}},
+)
+
+
+@pytest.mark.parametrize("variant", range(len(VARIANTS)))
+def test_every_argument_we_pass_is_a_key_or_may_be_replaced(variant: int) -> None:
+    """An argument that is neither would be passed twice without a word when somebody puts it in `args`."""
+    raw = merge(read_yaml(ROOT / "config/config.yaml"), VARIANTS[variant])
+    commands = generated_commands(load_experiments(raw)["main"])
+    for name, section in (("train", "trainer"), ("sft", "sft"), ("rollout", "rollout")):
+        if name in commands:
+            unknown = {
+                flag for flag in _flags(commands[name]) if not modelled_key(flag, section)
+            } - OVERRIDABLE
+            # what only one stage sets; a person may replace it there
+            assert unknown - {"logging_steps"} == set(), name
+
+
+def _flags(command: Command) -> set[str]:
+    return {word[2:] for word in command.argv if word.startswith("--")}
+
+
+def test_modelled_keys_are_keys_of_the_configuration() -> None:
+    for template in KEY_OF_ARGUMENT.values():
+        for key in template.format(section="trainer").split(" and "):
+            section, *rest = key.split(".")
+            assert section in Config.model_fields, key
+            assert rest, key
+    assert modelled_key("output_dir", "trainer") == WORKFLOW
+    assert modelled_key("max_length", "sft") == "sft.max_length"
+    assert modelled_key("router_replay_mode", "trainer") == ""
