@@ -127,7 +127,7 @@ def parallel_of(config: Config, world_size: int) -> Parallel:
     """
     if config.trainer.parallel != "auto":
         return config.trainer.parallel
-    if world_size == 1:
+    if world_size == 1 or config.trainer.backend == "swift":
         return Parallel()
     return as_parallel(auto_choice(config, architecture_of(config), world_size).best.layout)
 
@@ -142,7 +142,7 @@ def sft_parallel_of(config: Config, world_size: int) -> Parallel:
         raise ValueError("this configuration has no sft section")
     if config.sft.parallel != "auto":
         return config.sft.parallel
-    if world_size == 1:
+    if world_size == 1 or config.sft.backend == "swift":
         return Parallel()
     return as_parallel(sft_auto_choice(config, architecture_of(config), world_size).best.layout)
 

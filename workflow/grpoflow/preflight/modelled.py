@@ -81,6 +81,7 @@ KEY_OF_ARGUMENT = {
     "vllm_enforce_eager": "rollout.enforce_eager",
     "vllm_limit_mm_per_prompt": "rollout.limit_images",
     "vllm_max_lora_rank": "trainer.lora_rank",
+    "vllm_engine_kwargs": "rollout.engine_args",
     "vllm_server_timeout": "rollout.startup_timeout",
 }
 """Key of the configuration that stands for an argument of any of the commands."""

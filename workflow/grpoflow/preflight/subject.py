@@ -112,15 +112,19 @@ class Subject:
 
     @cached_property
     def layout(self) -> Layout:
-        """Layout of the GRPO trainer (megatron)."""
+        """Layout of the GRPO trainer; the swift backend has none."""
         trainer = self.config.trainer
+        if trainer.backend == "swift":
+            return Layout(None)
         return self._layout(trainer.parallel, self.world_size, trainer.args, sft=False)
 
     @cached_property
     def sft_layout(self) -> Layout:
-        """Layout of the SFT trainer (megatron)."""
+        """Layout of the SFT trainer; the swift backend has none."""
         sft = self.config.sft
-        return self._layout(sft.parallel, self.sft_world_size, sft.args, sft=True) if sft else Layout(None)
+        if sft is None or sft.backend == "swift":
+            return Layout(None)
+        return self._layout(sft.parallel, self.sft_world_size, sft.args, sft=True)
 
     def _layout(
         self, parallel: Parallel | str, world_size: int, args: dict[str, Any], *, sft: bool
