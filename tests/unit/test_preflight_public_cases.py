@@ -11,7 +11,6 @@ LORA_GRPO: dict[str, Any] = {
     "trainer": {
         "tuner": "lora",
         "parallel": {"tensor": 1, "expert": 8},
-        "args": {"save_missing_weights": True},
     },
     "rollout": {"mode": "colocate", "tensor_parallel_size": 2, "gpu_memory_utilization": 0.5},
 }

@@ -273,7 +273,10 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
         {"model": {"path": "35B-A3B"}, "trainer": {**SWIFT, "deepspeed": "zero3"}},
     ),
     "zero3_sync_is_right": ("trainer.deepspeed", {"trainer": {**SWIFT, "deepspeed": "zero3", "nodes": 2}}),
-    "mtp_weights_are_kept": ("trainer.args.save_missing_weights", {"model": {"path": "9B"}}),
+    "mtp_weights_are_kept": (
+        "trainer.args.save_missing_weights",
+        {"model": {"path": "9B"}, **args(save_missing_weights=False)},
+    ),
     # versions
     "suppressed_check_exists": (
         "preflight.suppress.eval_bathc",

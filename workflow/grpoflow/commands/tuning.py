@@ -54,6 +54,9 @@ def megatron_arguments(config: Config, tuner: TunerConfig, parallel: Parallel) -
         "train_iters": tuner.train_steps,
         "num_train_epochs": tuner.epochs,
         "seed": tuner.seed,
+        # what the Megatron model does not hold (multi-token prediction) is copied from the start: without it
+        # a checkpoint lacks tensors of the model (ms-swift#6644)
+        "save_missing_weights": True,
         "optimizer_cpu_offload": tuner.optimizer_cpu_offload,
         "use_precision_aware_optimizer": tuner.optimizer_cpu_offload,
         **recompute,

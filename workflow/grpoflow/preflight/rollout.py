@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from grpoflow.facts.versions import VersionError, meets
 from grpoflow.plan.inputs import model_length
 
-from .generated import generated_commands
 from .rules import Finding, rule
 from .subject import Subject
 
@@ -208,7 +207,8 @@ def mtp_weights_are_kept(subject: Subject) -> Iterator[Finding]:
     config, arch = subject.config, subject.architecture
     if arch is None or not arch.mtp_layers or config.trainer.backend != "megatron":
         return
-    args = generated_commands(config)["train"].argv
-    if "--save_missing_weights" not in args and "--mtp_num_layers" not in args:
+    if config.trainer.args.get("save_missing_weights") is False and not config.trainer.args.get(
+        "mtp_num_layers"
+    ):
         why = "the checkpoint has MTP weights, which Megatron-SWIFT does not build and so does not save"
-        yield Finding("trainer.args.save_missing_weights", None, why, (True,))
+        yield Finding("trainer.args.save_missing_weights", False, why, (True,))
