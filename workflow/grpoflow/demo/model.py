@@ -253,7 +253,8 @@ def build(out: Path, kind: str, seed: int = 0) -> None:
             top_k=0,
             top_p=1.0,
         )
-        model.to(torch.bfloat16).save_pretrained(temporary)
+        # the layout of released checkpoints: all experts of a layer in one tensor
+        model.to(torch.bfloat16).save_pretrained(temporary, save_original_format=False)
         if kind.endswith("vlm"):
             _write_processors(temporary)
 
