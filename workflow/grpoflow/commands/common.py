@@ -10,7 +10,13 @@ from grpoflow.config import Config
 
 # ms-swift model type and template by the `model_type` of config.json. One architecture name stands for
 # several of both in ms-swift 4.6.0 (qwen3_5, ovis_ocr2, qwen3_5_emb, ...), which then refuses to guess.
-KNOWN_MODELS = {"qwen3_5": ("qwen3_5", "qwen3_5"), "qwen3_5_moe": ("qwen3_5_moe", "qwen3_5")}
+# A text-only checkpoint has no model type of its own there; template qwen3 writes the same prompts.
+KNOWN_MODELS: dict[str, tuple[str | None, str | None]] = {
+    "qwen3_5": ("qwen3_5", "qwen3_5"),
+    "qwen3_5_moe": ("qwen3_5_moe", "qwen3_5"),
+    "qwen3_5_text": (None, "qwen3"),
+    "qwen3_5_moe_text": (None, "qwen3"),
+}
 
 
 def known_model(directory: Path) -> tuple[str | None, str | None]:
@@ -62,4 +68,19 @@ def sampling_arguments(config: Config) -> dict[str, Any]:
         "temperature": config.rollout.temperature,
         "top_p": config.rollout.top_p,
         "top_k": config.rollout.top_k,
+    }
+
+
+def engine_arguments(config: Config) -> dict[str, Any]:
+    """The vLLM engine, alike in the rollout server, in the trainer (colocate) and in evaluation."""
+    section = config.rollout
+    return {
+        "vllm_tensor_parallel_size": section.tensor_parallel_size,
+        "vllm_gpu_memory_utilization": section.gpu_memory_utilization,
+        # a prompt and its completion must fit: otherwise completions get shorter without a word
+        "vllm_max_model_len": config.data.max_length + config.trainer.max_completion_length,
+        "vllm_enforce_eager": section.enforce_eager,
+        # without a limit vLLM runs its largest image through the vision tower at every start
+        "vllm_limit_mm_per_prompt": {"image": section.limit_images, "video": 0},
+        "vllm_engine_kwargs": section.engine_args or None,
     }

@@ -14,6 +14,7 @@ from grpoflow.config import Config
 PASSED_ON = (
     *("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR"),
     *("LD_LIBRARY_PATH", "CUDA_HOME"),  # set by environment modules on many clusters
+    "CUDA_VISIBLE_DEVICES",  # the GPUs that Slurm gave to a stage; the roles of the RL job set their own
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
     *("WANDB_API_KEY", "SWANLAB_API_KEY", "HF_TOKEN", "MODELSCOPE_API_TOKEN"),  # secrets: environment only
 )

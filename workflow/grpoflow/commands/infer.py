@@ -8,7 +8,7 @@ from grpoflow.config import Config
 
 from . import cpu
 from .base import Command, flags, program
-from .common import model_arguments, sampling_arguments
+from .common import engine_arguments, model_arguments, sampling_arguments
 
 
 def infer(config: Config, model: Path, prompts: Path, result: Path, *, greedy: bool) -> Command:
@@ -28,9 +28,5 @@ def infer(config: Config, model: Path, prompts: Path, result: Path, *, greedy: b
     if config.evaluate.engine == "transformers":
         arguments["max_batch_size"] = config.evaluate.batch_size
     else:
-        arguments |= {
-            "vllm_tensor_parallel_size": config.rollout.tensor_parallel_size,
-            "vllm_gpu_memory_utilization": config.rollout.gpu_memory_utilization,
-            "vllm_max_model_len": config.data.max_length + config.trainer.max_completion_length,
-        }
+        arguments |= engine_arguments(config)
     return Command(program(config, "swift", "infer") + flags(arguments), cpu.environment(config, "hf"))

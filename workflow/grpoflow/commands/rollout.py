@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from grpoflow.config import Config
 
 from . import cpu
 from .base import Command, flags, program
-from .common import model_arguments
+from .common import engine_arguments, model_arguments
 
 
 def rollout(config: Config, model: Path, port: int, data_parallel_size: int) -> Command:
@@ -19,14 +18,9 @@ def rollout(config: Config, model: Path, port: int, data_parallel_size: int) -> 
         **model_arguments(config, str(model)),
         "host": "0.0.0.0",
         "port": port,
-        "vllm_tensor_parallel_size": section.tensor_parallel_size,
+        **engine_arguments(config),
         "vllm_data_parallel_size": data_parallel_size,
-        "vllm_gpu_memory_utilization": section.gpu_memory_utilization,
-        # a prompt and its completion must fit: otherwise completions get shorter without a word
-        "vllm_max_model_len": config.data.max_length + config.trainer.max_completion_length,
         "vllm_max_num_seqs": section.max_num_seqs,
-        "vllm_enforce_eager": section.enforce_eager,
-        "vllm_limit_mm_per_prompt": json.dumps({"image": section.limit_images, "video": 0}),
     }
     if config.trainer.tuner == "lora":
         arguments |= {"vllm_enable_lora": True, "vllm_max_lora_rank": config.trainer.lora_rank}

@@ -12,9 +12,17 @@ from grpoflow.config.tuner import Parallel
 
 from . import cpu
 from .base import Command, flags, program
-from .common import model_arguments, prompt_arguments, reward_arguments, sampling_arguments
+from .common import (
+    engine_arguments,
+    model_arguments,
+    prompt_arguments,
+    reward_arguments,
+    sampling_arguments,
+)
 from .distributed import Ranks, torchrun_environment
 from .tuning import accumulation_steps, megatron_arguments, swift_arguments
+
+TRAINING_ENV = Path(__file__).resolve().parents[1] / "training_env"
 
 
 @dataclass(frozen=True)
@@ -88,10 +96,7 @@ def _common(config: Config, paths: TrainPaths, servers: Sequence[Server]) -> dic
         }
     else:
         arguments |= {
-            "vllm_tensor_parallel_size": config.rollout.tensor_parallel_size,
-            "vllm_gpu_memory_utilization": config.rollout.gpu_memory_utilization,
-            "vllm_max_model_len": config.data.max_length + trainer.max_completion_length,
-            "vllm_enforce_eager": config.rollout.enforce_eager,
+            **engine_arguments(config),
             "sleep_level": 1,
             "offload_model": True,
             "offload_optimizer": True,
@@ -127,7 +132,7 @@ def _megatron(
         arguments |= {"mcore_model": paths.mcore, "finetune": True}
     arguments |= cpu.arguments(config, cpu.MEGATRON) | trainer.args
     environment = cpu.environment(config, "megatron") | torchrun_environment(ranks)
-    return Command(program(config, "megatron", "rlhf") + flags(arguments), environment)
+    return Command(program(config, "megatron", "rlhf") + flags(_with_plugins(config, arguments)), environment)
 
 
 def _swift(config: Config, paths: TrainPaths, ranks: Ranks, servers: Sequence[Server]) -> Command:
@@ -142,4 +147,17 @@ def _swift(config: Config, paths: TrainPaths, ranks: Ranks, servers: Sequence[Se
     }
     arguments |= cpu.arguments(config, cpu.SWIFT) | trainer.args
     environment = cpu.environment(config, "hf") | torchrun_environment(ranks)
-    return Command(program(config, "swift", "rlhf") + flags(arguments), environment)
+    return Command(program(config, "swift", "rlhf") + flags(_with_plugins(config, arguments)), environment)
+
+
+def _with_plugins(config: Config, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Add our plugins and callback to those of the configuration, which may come from `trainer.args`."""
+    plugins = ["walltime.py"] + (["late_client.py"] if config.rollout.mode == "server" else [])
+    ours = {
+        "external_plugins": [TRAINING_ENV / name for name in plugins],
+        "callbacks": ["grpoflow_walltime"],
+    }
+    given = {name: arguments.get(name) or [] for name in ours}
+    return arguments | {
+        name: [*(value if isinstance(value, list) else [value]), *ours[name]] for name, value in given.items()
+    }

@@ -44,5 +44,9 @@ class RolloutConfig(Section):
     startup_timeout: int = execution(1800, gt=0)
     """Seconds within which every server must be healthy."""
 
+    engine_args: dict[str, Any] = execution({})
+    """Arguments of the vLLM engine itself (`vllm_engine_kwargs`), for rollout and evaluation alike, e.g.
+    gdn_prefill_backend: triton on a Hopper GPU without FlashInfer."""
+
     args: dict[str, Any] = execution({})
     """Arguments of `swift rollout` that are not modelled here."""

@@ -58,15 +58,17 @@ def assemble_model(stage: Stage, checkpoint: Path, start: Path, target: Path) ->
     target.mkdir()
     for path in _model_files(source):
         _link(path, target / path.name)
-    for path in _model_files(start):
-        if (
-            path.suffix in CARRIED_OVER
-            and "safetensors" not in path.name
-            and not (target / path.name).exists()
-        ):
-            shutil.copy2(path, target / path.name)
+    carry_over(start, target)
     if source not in (checkpoint, start) and source.parent == target.parent:
         shutil.rmtree(source)
+
+
+def carry_over(start: Path, target: Path) -> None:
+    """Copy what a trainer does not write (generation_config.json, processors) from where training started."""
+    for path in _model_files(start):
+        weights = path.suffix not in CARRIED_OVER or "safetensors" in path.name
+        if not weights and not (target / path.name).exists():
+            shutil.copy2(path, target / path.name)
 
 
 def _model_files(directory: Path) -> list[Path]:

@@ -26,7 +26,9 @@ def log_probabilities(directory: Path, prompts: Path) -> list[torch.Tensor]:
     config = AutoConfig.from_pretrained(directory)
     vision = hasattr(config, "vision_config")
     auto = AutoModelForImageTextToText if vision else AutoModelForCausalLM
-    model = auto.from_pretrained(directory, dtype="auto").eval()
+    # where there is a GPU, transformers takes flash-linear-attention's kernels, which know no CPU tensors
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = auto.from_pretrained(directory, dtype="auto").eval().to(device)
     results = []
     with prompts.open(encoding="utf-8") as content:
         for line in islice(content, PROMPTS):
@@ -34,8 +36,8 @@ def log_probabilities(directory: Path, prompts: Path) -> list[torch.Tensor]:
             text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             ids = tokenizer(text, return_tensors="pt", add_special_tokens=False).input_ids
             with torch.no_grad():
-                logits = model(input_ids=ids).logits[0].float()
-            results.append(logits.log_softmax(-1))
+                logits = model(input_ids=ids.to(device)).logits[0].float()
+            results.append(logits.log_softmax(-1).cpu())
     return results
 
 
