@@ -131,7 +131,7 @@ def some_arguments(program: str) -> st.SearchStrategy[list[tuple[str, int]]]:
     ),
     st.sampled_from(["config", "megatron", "swift"]),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_every_argument_has_exactly_one_note(case: tuple[str, list[tuple[str, int]]], to: str) -> None:
     program, arguments = case
     lines = [program]
@@ -359,6 +359,21 @@ def test_servers_on_other_hosts() -> None:
         "--vllm_server_base_url http://a:1 http://b:1"
     )
     assert load(translate(text, "config")).rollout.nodes == 2
+
+
+def test_servers_on_hosts_that_only_slurm_knows() -> None:
+    text = (
+        "nodes=($(scontrol show hostnames))\nexport NODE_RANK=$SLURM_PROCID MASTER_ADDR=${nodes[1]}\n"
+        "NPROC_PER_NODE=8 NNODES=4 megatron rlhf --rlhf_type grpo --vllm_mode server "
+        "--vllm_server_host ${nodes[0]}"
+    )
+    translation = translate(text, "config")
+    assert load(translation).rollout.nodes == 1
+    assert "${nodes[0]}" in note(translation, "rollout.nodes").why
+    command = translate(text, "swift")
+    assert '--vllm_server_host "${nodes[0]}"' in command.text
+    assert note(command, "NODE_RANK").outcome == "carried over"
+    assert note(command, "MASTER_ADDR").outcome == "needs a decision"
 
 
 def test_defaults_that_differ_are_written_out() -> None:

@@ -49,6 +49,8 @@ def read_placement(w: ConfigWriter) -> None:
             w.decide("rollout.nodes", 1, why)
         else:
             w.set("rollout.gpus", served)
+    elif hosts := _open_hosts(w):
+        w.decide("rollout.nodes", 1, f"the nodes that serve: the script has {hosts}")
     elif _is_local(w):
         w.decide(
             "rollout.nodes",
@@ -73,7 +75,14 @@ def _hosts(w: ConfigWriter) -> list[str]:
 
 
 def _is_local(w: ConfigWriter) -> bool:
-    return all(host in LOCAL_HOSTS for host in _hosts(w))
+    """Whether the trainer looks for the server on its own host; without any host ms-swift would not start."""
+    return not _open_hosts(w) and all(host in LOCAL_HOSTS for host in _hosts(w))
+
+
+def _open_hosts(w: ConfigWriter) -> str:
+    """Where the hosts of the servers are left open, what the script says."""
+    given = [w.main.given.get(name) for name in ("vllm_server_base_url", "vllm_server_host")]
+    return " ".join(item.text for item in given if item is not None and not item.usable)
 
 
 def _server_gpus(w: ConfigWriter) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from .report import Note, Outcome
 from .scan import Word
 from .slurm import Option, megabytes_of, minutes_of
 
+SLURM_SETS = re.compile(r"\$\{?SLURM_\w+\}?")
 SECRET = "a secret: export it in the shell that starts the run; it was not read"
 
 
@@ -64,7 +66,9 @@ class Ledger:
 
     def variable(self, name: str, word: Word, outcome: Outcome, target: str, why: str) -> None:
         """Say what became of an environment variable."""
-        if word.unresolved and outcome != "dropped":
+        if word.unresolved and all(SLURM_SETS.fullmatch(source) for source in word.unresolved):
+            why = f"Slurm sets {', '.join(word.unresolved)} in the job. {why}".strip()
+        elif word.unresolved and outcome != "dropped":
             outcome, why = "needs a decision", f"{word.text} is not defined in the script. {why}".strip()
         self._add(name, word.text, word.line or None, outcome, target, why)
 

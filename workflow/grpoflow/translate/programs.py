@@ -167,7 +167,9 @@ def read_source(text: str) -> Source:
             continue
         if found[1]:
             launcher = " ".join(word.text for word in found[1])
-            unread.append(Unread(command.first, command.first, launcher, "the launcher; its command is read"))
+            unread.append(
+                Unread(command.first, command.first, launcher, "the launcher; its command is read without it")
+            )
         programs.append(_program(command, found, unread))
     for command in script.commented:
         found = _find(command)

@@ -372,7 +372,10 @@ class _Reader:
             return None
         if not index.isdigit():
             return tuple(replace(word, line=line) for word in array)
-        return replace(array[int(index)], line=line) if int(index) < len(array) else None
+        before = array[: int(index) + 1]  # an open element may be several: its number is not known then
+        if int(index) >= len(array) or any(word.unresolved for word in before):
+            return None
+        return replace(array[int(index)], line=line)
 
     def _parameter(self, found: re.Match[str], line: int) -> Word | None:
         """$NAME, ${NAME} or ${NAME:-default}, if it is known."""

@@ -25,7 +25,8 @@ class Option:
     @property
     def line_text(self) -> str:
         """The option as a line of a batch script."""
-        return self.written if "=" in self.written or not self.value else f"{self.written} {self.value}"
+        separator = "=" if "--" in self.written else " "
+        return f"{self.written}{separator}{self.value}" if self.value else self.written
 
 
 def read_header(comments: Mapping[int, str]) -> Iterator[Option]:
@@ -33,13 +34,12 @@ def read_header(comments: Mapping[int, str]) -> Iterator[Option]:
     for line, text in comments.items():
         words = text.removeprefix("#SBATCH").partition(" #")[0].split()
         while words:
-            written = words.pop(0)
-            name, equals, value = written.partition("=")
-            if not name.startswith("--") and len(name) > 2:  # -N4
-                name, equals, value = written[:2], "=", written[2:].removeprefix("=")
+            written, equals, value = words.pop(0).partition("=")
+            if not written.startswith("--") and len(written) > 2:  # -N4
+                written, equals, value = written[:2], "=", written[2:] + equals + value
             if not equals and words and not words[0].startswith("-"):
                 value = words.pop(0)
-            name = name.lstrip("-")
+            name = written.lstrip("-")
             yield Option(SHORT.get(name, name), value.strip("'\""), line, f"#SBATCH {written}")
 
 
