@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .dataset import DataSet, prompt_lengths, read_dataset
 from .estimate import batch_of
+from .report import Level
 from .rules import Finding, rule
 from .subject import Subject
 
@@ -17,21 +18,28 @@ SHARE_DROPPED = 0.1
 def _prompts(subject: Subject) -> list[tuple[str, DataSet]]:
     data = subject.config.data
     found = (("data.train", read_dataset(data.train)), ("data.val", read_dataset(data.val)))
-    return [(key, dataset) for key, dataset in found if dataset is not None]
+    return [(key, dataset) for key, dataset in found if not dataset.unreadable]
 
 
-@rule(evidence="the file system", needs="data")
-def data_file_exists(subject: Subject) -> Iterator[Finding]:
-    """Protects from a path without a file."""
+@rule(evidence="workflow/grpoflow/readers.py", needs="data")
+def data_can_be_read(subject: Subject) -> Iterator[Finding]:
+    """Protects from a path without data, or a format that nobody reads."""
     config = subject.config
-    paths = {"data.train": config.data.train, "data.val": config.data.val}
+    found = [("data.train", read_dataset(config.data.train)), ("data.val", read_dataset(config.data.val))]
     if config.sft is not None:
-        paths["sft.dataset"] = config.sft.dataset
-    if config.rewards.plugin is not None:
-        paths["rewards.plugin"] = config.rewards.plugin
-    for key, path in paths.items():
-        if not Path(path).is_file():
-            yield Finding(key, path, "no such file", ("a file",))
+        found.append(("sft.dataset", read_dataset(config.sft.dataset, answered=True)))
+    for key, dataset in found:
+        if dataset.unreadable:
+            level: Level = "warn" if dataset.here_only else "refuse"
+            yield Finding(key, str(dataset.path), dataset.unreadable, ("JSON Lines",), level)
+
+
+@rule(evidence="ms-swift#4351", needs="data")
+def reward_plugin_exists(subject: Subject) -> Iterator[Finding]:
+    """Protects from a reward plugin that is not there."""
+    plugin = subject.config.rewards.plugin
+    if plugin is not None and not Path(plugin).is_file():
+        yield Finding("rewards.plugin", plugin, "no such file", ("a Python file",))
 
 
 @rule(evidence="ms-swift#4058, ms-swift#2745", level="warn", needs="data")
@@ -40,7 +48,7 @@ def rows_are_valid(subject: Subject) -> Iterator[Finding]:
     found = [(key, dataset, subject.config.data.on_invalid == "refuse") for key, dataset in _prompts(subject)]
     sft = subject.config.sft
     conversations = read_dataset(sft.dataset, answered=True) if sft else None
-    if conversations is not None:
+    if conversations is not None and not conversations.unreadable:
         found.append(("sft.dataset", conversations, False))
     for key, dataset, strict in found:
         if dataset.rejected:
@@ -59,7 +67,7 @@ def rows_are_valid(subject: Subject) -> Iterator[Finding]:
 def there_are_enough_rows(subject: Subject) -> Iterator[Finding]:
     """Protects from a training of zero iterations, which ends at once and successfully."""
     batch, train = batch_of(subject), read_dataset(subject.config.data.train)
-    if train is None:
+    if train.unreadable:
         return
     needed = 1 if batch is None else max(batch.micro_batch_size * batch.dp_size, batch.rollout_prompts)
     if len(train.rows) < needed:
@@ -90,7 +98,7 @@ def server_accepts_the_images(subject: Subject) -> Iterator[Finding]:
 def prompts_are_short_enough(subject: Subject) -> Iterator[Finding]:
     """Protects from a data set that max_length silently shrinks."""
     config, train = subject.config, read_dataset(subject.config.data.train)
-    if train is None:
+    if train.unreadable:
         return
     python = Path(config.cluster.environment) / "bin/python"
     tokenizer = Path(config.model.path) / "tokenizer.json"
@@ -112,7 +120,7 @@ def cache_has_the_reward_columns(subject: Subject) -> Iterator[Finding]:
     """Protects from a cached data set that was exported without the columns of the reward functions."""
     given = subject.config.trainer.args.get("cached_dataset")
     train = read_dataset(subject.config.data.train)
-    if not given or train is None or subject.config.trainer.backend != "megatron":
+    if not given or train.unreadable or subject.config.trainer.backend != "megatron":
         return
     for path in given if isinstance(given, list) else [given]:
         try:

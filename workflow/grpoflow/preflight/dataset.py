@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from grpoflow.rows import check_row, lines
+from grpoflow.readers import DataError, records
+from grpoflow.rows import Row, normalise
 
 TOKENIZE_SECONDS = 120
 SAMPLED = 5000
@@ -25,12 +25,17 @@ TEMPLATE_TOKENS = 5
 
 @dataclass(frozen=True)
 class DataSet:
-    """Valid rows of a file, the reasons why others are not, and the first row of each reason."""
+    """Valid rows of a data set, and the reasons why others are not, with the first row of each.
+
+    `unreadable` says why there are no rows at all; `here_only` that another environment can read them.
+    """
 
     path: Path
-    rows: tuple[dict[str, Any], ...]
-    rejected: dict[str, int]
-    examples: dict[str, int]
+    rows: tuple[Row, ...] = ()
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    examples: Mapping[str, int] = field(default_factory=dict)
+    unreadable: str = ""
+    here_only: bool = False
 
     @property
     def columns(self) -> set[str]:
@@ -44,26 +49,33 @@ class DataSet:
         return max((len(row.get("images") or []) for row in self.rows), default=0)
 
 
-@lru_cache(maxsize=4)
-def read_dataset(path: str, *, answered: bool = False) -> DataSet | None:
-    """Read a file, or None where it is not there."""
+def read_dataset(path: str, *, answered: bool = False) -> DataSet:
+    """Read a data set of any format that the workflow reads. Several checks ask; it is read once."""
     source = Path(path)
-    if not source.is_file():
-        return None
+    changed = source.stat().st_mtime_ns if source.exists() else 0
+    return _read(source, changed, answered)
+
+
+@lru_cache(maxsize=8)
+def _read(source: Path, _changed: int, answered: bool) -> DataSet:
     rows, rejected, examples = [], Counter[str](), dict[str, int]()
-    for number, line in lines(source):
-        row, reason = check_row(line, source.parent, answered=answered)
-        if row is None:
-            rejected[reason] += 1
-            examples.setdefault(reason, number)
-        else:
-            rows.append(row)
+    try:
+        for number, value, fault in records(source):
+            row, reason = (None, fault) if fault else normalise(value, source.parent, answered=answered)
+            if row is None:
+                rejected[reason] += 1
+                examples.setdefault(reason, number)
+            else:
+                rows.append(row)
+    except DataError as error:
+        return DataSet(source, unreadable=str(error))
+    except ImportError as error:
+        why = f"{source} needs {error.name} of the training environment; the stage cache_dataset reads it"
+        return DataSet(source, unreadable=why, here_only=True)
     return DataSet(source, tuple(rows), dict(rejected), examples)
 
 
-def prompt_lengths(
-    rows: Sequence[dict[str, Any]], python: Path, tokenizer: Path, image_tokens: int
-) -> list[int] | None:
+def prompt_lengths(rows: Sequence[Row], python: Path, tokenizer: Path, image_tokens: int) -> list[int] | None:
     """Tokens of a sample of prompts, the template estimated; None where they cannot be counted.
 
     The tokenizer runs in the training environment: this one has none.
@@ -90,7 +102,7 @@ def prompt_lengths(
     ]
 
 
-def _text(row: dict[str, Any]) -> str:
+def _text(row: Row) -> str:
     parts = []
     for message in row["messages"]:
         content = message["content"]
