@@ -44,7 +44,9 @@ class ClusterConfig(Section):
     @classmethod
     def no_secrets(cls, env: dict[str, str]) -> dict[str, str]:
         for name in env:
-            if any(word in name.upper().split("_") for word in SECRET_WORDS):
+            words = name.upper().split("_")
+            # VIDEO_MAX_TOKEN_NUM counts tokens
+            if words[-1] != "NUM" and any(word in words for word in SECRET_WORDS):
                 raise ValueError(
                     f"{name} looks like a secret; export it in the shell that runs snakemake, "
                     "a configuration is copied into results and logs"

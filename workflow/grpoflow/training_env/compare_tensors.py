@@ -2,7 +2,8 @@
 
     python -m grpoflow.training_env.compare_tensors OURS THEIRS
 
-Holds two tensors at a time. Exit code 1 when a tensor is missing, added or different in any bit.
+Holds two tensors at a time. Exit code 1 when a tensor is missing, added, of a narrower type, or different in
+any value.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ def differences(ours: Path, theirs: Path) -> list[str]:
     found += [f"{name}: only in {theirs}" for name in sorted(b.keys() - a.keys())]
     for name in sorted(a.keys() & b.keys()):
         x, y = load(a[name], name), load(b[name], name)
-        if x.dtype != y.dtype or x.shape != y.shape:
+        if x.shape != y.shape or torch.promote_types(x.dtype, y.dtype) != x.dtype:
             found.append(f"{name}: {x.dtype} {tuple(x.shape)}, not {y.dtype} {tuple(y.shape)}")
-        elif not torch.equal(x, y):
+        elif not torch.equal(x, y.to(x.dtype)):  # a wider type holds every value of a narrower one
             found.append(f"{name}: largest difference {(x.float() - y.float()).abs().max().item():.3g}")
     return found
 
