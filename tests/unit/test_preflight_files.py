@@ -178,7 +178,7 @@ def test_a_cache_without_reward_columns_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not (CPU / "bin/python").is_file(), reason="needs the CPU environment")
-def test_prompt_lengths_come_from_the_tokenizer_of_the_checkpoint(tmp_path: Path) -> None:
+def test_prompt_lengths_come_from_the_tokenizer_of_the_checkpoint() -> None:
     tokenizer = ROOT / "resources/demo/vlm/tokenizer.json"
     if not tokenizer.is_file():
         pytest.skip("the demo model was not built")

@@ -129,6 +129,10 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
         "rollout.tensor_parallel_size",
         {"rollout": {**COLOCATE, "tensor_parallel_size": 3}},
     ),
+    "engine_within_node": (
+        "rollout.tensor_parallel_size",
+        {"rollout": {**COLOCATE, "tensor_parallel_size": 16}, "trainer": {"nodes": 2}},
+    ),
     "server_fits_its_gpus": ("rollout.tensor_parallel_size", {"rollout": {"tensor_parallel_size": 16}}),
     "server_uses_its_gpus": ("rollout.tensor_parallel_size", {"rollout": {"tensor_parallel_size": 3}}),
     "shared_node_has_room": ("rollout.gpus", {"rollout": {"nodes": 0, "gpus": 4}, "trainer": {"gpus": 6}}),
@@ -476,7 +480,7 @@ def test_the_nearest_name_is_offered() -> None:
 # --- modelled arguments ---
 
 OVERRIDABLE = {
-    "attention_backend", "check_model", "dataloader_num_workers", "ddp_backend",
+    "attention_backend", "callbacks", "check_model", "dataloader_num_workers", "ddp_backend",
     "gradient_accumulation_fusion", "load_from_cache_file", "offload_model", "offload_optimizer",
     "padding_free", "recompute_method", "recompute_num_layers", "save_missing_weights", "sequence_parallel",
     "sleep_level", "target_modules", "use_distributed_optimizer", "use_precision_aware_optimizer",

@@ -51,6 +51,15 @@ def shared_node_has_room(subject: Subject) -> Iterator[Finding]:
         yield Finding("rollout.gpus", rollout.gpus, why, legal)
 
 
+@rule(evidence="swift megatron/trainers/rollout_mixin.py:494-519 (external_launcher)", level="warn")
+def engine_within_node(subject: Subject) -> Iterator[Finding]:
+    """Protects from relying on something nobody has tried: a colocated vLLM engine over several nodes."""
+    rollout, gpus = subject.config.rollout, subject.config.cluster.gpus_per_node
+    if rollout.mode == "colocate" and rollout.tensor_parallel_size > gpus:
+        why = f"more than the {gpus} GPUs of a node: ms-swift accepts it, but no run of it is known"
+        yield Finding("rollout.tensor_parallel_size", rollout.tensor_parallel_size, why, (gpus,))
+
+
 LAYOUT_RULES = {
     "tp_divides_num_attention_heads": ("attention heads that do not split over the ranks", CORE),
     "tp_divides_linear_num_key_heads": (
