@@ -41,6 +41,7 @@ HOOKS: dict[str, tuple[str, str]] = {
     "accelerate.utils.operations": ("accelerate_objects", "after"),
     "vllm.distributed.device_communicators.pynccl": ("weight_broadcast", "after"),
     "vllm.model_executor.layers.utils": ("vllm_linear", "after"),
+    "vllm.model_executor.layers.fused_moe.experts.cpu_moe": ("vllm_experts", "after"),
     "vllm.model_executor.layers.mamba.ops.cpu.gdn_attention": ("vllm_conv", "after"),
 }
 

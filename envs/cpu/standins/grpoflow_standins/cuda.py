@@ -152,9 +152,8 @@ def install() -> None:
     for name in ("stream", "device"):
         setattr(cuda, name, _returning(contextlib.nullcontext()))
     cuda.is_current_stream_capturing = _returning(False)
-    for name in ("Float", "Long", "Int", "Half", "Byte", "Double"):
+    for name in ("Float", "Long", "Int", "Half", "BFloat16", "Byte", "Double"):
         setattr(cuda, f"{name}Tensor", getattr(torch, f"{name}Tensor"))
-    cuda.BFloat16Tensor = lambda data: torch.tensor(data, dtype=torch.bfloat16)
     for name in ("range_push", "range_pop", "mark"):
         setattr(cuda.nvtx, name, _returning(None))
 
