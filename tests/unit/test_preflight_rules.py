@@ -292,6 +292,13 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
         "cluster.ms_swift",
         {"cluster": {"environment": {"ms_swift": "4.5.3"}}},
     ),
+    "packing_has_its_transformers": (
+        "trainer.args.padding_free",
+        {
+            "cluster": {"environment": {"transformers": "5.6.0"}},
+            "trainer": {**SWIFT, "args": {"padding_free": True}},
+        },
+    ),
     "installed_packages_fit": (
         "cluster.environment",
         {"cluster": {"environment": {"transformers": "5.0.0"}}},

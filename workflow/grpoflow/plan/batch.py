@@ -255,7 +255,10 @@ def _check_micro_batches_per_dp(n: _Numbers) -> Problem | None:
     prompts, mbs = n.gen // n.spec.num_generations // n.layout.dp_size, n.spec.micro_batch_size
     if prompts % mbs == 0:
         return None
-    why = f"the {prompts} rollout prompts of each dp group must be a multiple of micro_batch_size {mbs}"
+    why = (
+        f"the {prompts} rollout prompts of each dp group must be a multiple of micro_batch_size {mbs} (the "
+        "code; the documentation asks it of global_batch_size, which matters for evaluation only)"
+    )
     return n.rollout_problem("rollout_prompts_per_dp_divisible_by_micro_batch", why)
 
 
@@ -288,7 +291,8 @@ def _check_eval_batch(n: _Numbers) -> Problem | None:
     why = (
         f"with a validation set it must be a multiple of {n.layout.world_size} ranks and of dp_size "
         f"{n.layout.dp_size} x micro_batch_size {n.spec.micro_batch_size} x num_generations_eval "
-        f"{n.eval_generations}; ms-swift stops at the first evaluation"
+        f"{n.eval_generations}; ms-swift stops at the first evaluation. The documentation's rule for prompts "
+        "per data-parallel group is this one; for training the code asks it of generation_batch_size instead"
     )
     return Problem("eval_batch", "global_batch_size", gbs, why, n.legal_global_batch())
 

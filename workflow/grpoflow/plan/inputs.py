@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from grpoflow.config import Config
 from grpoflow.config.tuner import Parallel, TunerConfig
+from grpoflow.facts.installed import installed_packages
+from grpoflow.facts.versions import parse_release
 from grpoflow.models.architecture import Architecture, ArchitectureError
 from grpoflow.plan.auto import Choice, choose_layout
 from grpoflow.plan.batch import BatchSpec, SwiftBatchSpec
@@ -24,6 +26,8 @@ from grpoflow.plan.problem import PlanError, Problem
 from grpoflow.plan.throughput import Workload
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "float32": 4, "bfloat16": 2, "float16": 2}
+
+RECOMMENDED_MEGATRON_CORE = "0.18.0"  # facts/package_bounds.json
 
 MEAN_SHARE = 0.5
 """Mean length over the longest allowed one, of prompts and of completions [assumption], for the time."""
@@ -147,6 +151,14 @@ def sft_parallel_of(config: Config, world_size: int) -> Parallel:
     return as_parallel(sft_auto_choice(config, architecture_of(config), world_size).best.layout)
 
 
+def megatron_core_of(config: Config) -> tuple[int, int]:
+    """Release of megatron-core in the training environment, major and minor; the recommended one where the
+    environment is not on this machine. A login node must see it, or plan and job could choose differently."""
+    installed = installed_packages(config.cluster.environment).get("megatron-core", RECOMMENDED_MEGATRON_CORE)
+    release = parse_release(installed)
+    return release[0], release[1]
+
+
 def as_parallel(layout: LayoutSpec) -> Parallel:
     return Parallel(
         tensor=layout.tp,
@@ -157,9 +169,7 @@ def as_parallel(layout: LayoutSpec) -> Parallel:
     )
 
 
-def auto_choice(
-    config: Config, arch: Architecture, world_size: int, megatron_core: tuple[int, int] = (0, 18)
-) -> Choice:
+def auto_choice(config: Config, arch: Architecture, world_size: int) -> Choice:
     """Choose among the layouts of the GRPO trainer.
 
     Raises:
@@ -175,14 +185,11 @@ def auto_choice(
         world_size,
         batch_spec(config),
         trainer_spec(config),
-        megatron_core,
         colocate,
     )
 
 
-def sft_auto_choice(
-    config: Config, arch: Architecture, world_size: int, megatron_core: tuple[int, int] = (0, 18)
-) -> Choice:
+def sft_auto_choice(config: Config, arch: Architecture, world_size: int) -> Choice:
     """Choose among the layouts of the SFT trainer.
 
     Raises:
@@ -192,7 +199,7 @@ def sft_auto_choice(
         raise ValueError("this configuration has no sft section")
     # an SFT batch is a GRPO batch whose groups have one member
     batch = BatchSpec(config.sft.global_batch_size, config.sft.micro_batch_size, num_generations=1)
-    return _choose(config, config.sft, arch, world_size, batch, sft_spec(config), megatron_core, None)
+    return _choose(config, config.sft, arch, world_size, batch, sft_spec(config), None)
 
 
 def _choose(
@@ -202,7 +209,6 @@ def _choose(
     world_size: int,
     batch: BatchSpec,
     spec: TrainerSpec,
-    megatron_core: tuple[int, int],
     colocate: tuple[VllmSpec, ColocateSpec] | None,
 ) -> Choice:
     try:
@@ -217,7 +223,7 @@ def _choose(
         spec,
         MEAN_SHARE * spec.tokens / tuner.micro_batch_size,
         gpus_per_node=config.cluster.gpus_per_node,
-        megatron_core=megatron_core,
+        megatron_core=megatron_core_of(config),
         colocate=colocate,
     )
 

@@ -121,10 +121,12 @@ def gpu_can_do_it(subject: Subject) -> Iterator[Finding]:
                 yield Finding(
                     key, value, why, ("flash" if argument == "attention_backend" else "flash_attention_2",)
                 )
-    for argument, value in subject.config.rollout.args.items():
-        if "fp8" in str(value).lower():
-            why = f"{gpu.name} has no FP8 tensor cores"
-            yield Finding(f"rollout.args.{argument}", value, why, ("leave it out",))
+    rollout = subject.config.rollout
+    for section, args in (("args", rollout.args), ("engine_args", rollout.engine_args)):
+        for argument, value in args.items():
+            if "fp8" in str(value).lower():
+                why = f"{gpu.name} has no FP8 tensor cores"
+                yield Finding(f"rollout.{section}.{argument}", value, why, ("leave it out",))
 
 
 @rule(evidence="NVIDIA A100 data sheet (no FP8), ms-swift#9178", needs="architecture")

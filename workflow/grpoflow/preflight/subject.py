@@ -8,7 +8,7 @@ from typing import Any
 
 from grpoflow.config import Config
 from grpoflow.config.tuner import Parallel
-from grpoflow.facts.versions import VersionError, parse_release
+from grpoflow.facts.installed import installed_packages
 from grpoflow.models.architecture import Architecture, ArchitectureError
 from grpoflow.plan.auto import Choice
 from grpoflow.plan.hardware import GPUS, Gpu
@@ -16,6 +16,7 @@ from grpoflow.plan.inputs import (
     architecture_of,
     auto_choice,
     layout_spec,
+    megatron_core_of,
     placement_spec,
     read_hf_config,
     sft_auto_choice,
@@ -23,11 +24,6 @@ from grpoflow.plan.inputs import (
 )
 from grpoflow.plan.layout import LayoutSpec
 from grpoflow.plan.problem import PlanError
-
-from .environment import installed_packages
-
-DEFAULT_MEGATRON_CORE = "0.18.0"
-"""Recommended release (facts/package_bounds.json), assumed where the environment is not on this machine."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +82,7 @@ class Subject:
     @property
     def megatron_core(self) -> tuple[int, int]:
         """Release of megatron-core, major and minor."""
-        try:
-            release = parse_release(self.packages.get("megatron-core", DEFAULT_MEGATRON_CORE))
-        except VersionError:
-            release = parse_release(DEFAULT_MEGATRON_CORE)
-        return release[0], release[1]
+        return megatron_core_of(self.config)
 
     @property
     def gpu(self) -> Gpu | None:
@@ -139,7 +131,7 @@ class Subject:
             return Layout(None)
         choose = sft_auto_choice if sft else auto_choice
         try:
-            choice = choose(self.config, self.architecture, world_size, self.megatron_core)
+            choice = choose(self.config, self.architecture, world_size)
         except PlanError as error:
             return Layout(None, problem=error)
         return Layout(choice.best.layout, choice)

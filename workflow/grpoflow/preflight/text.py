@@ -29,11 +29,13 @@ def report_text(report: Report, colour: bool = False) -> str:
         lines.append(paint(_wrap("skipped", f"{number} checks of {names}: {why}"), "dim", colour))
     if report.suppressed or report.skipped:
         lines.append("")
-    counts = [
-        f"{number} {word}"
-        for word, level in (("refused", "refuse"), ("warnings", "warn"))
-        if (number := sum(problem.level == level for problem in report.problems))
-    ]
+    levels = [problem.level for problem in report.problems]
+    numbers = {
+        "refused": levels.count("refuse"),
+        "warned of": levels.count("warn"),
+        "switched off": len(report.suppressed),
+    }
+    counts = [f"{number} {word}" for word, number in numbers.items() if number]
     verdict = ", ".join(counts) or "nothing found"
     lines.append(f"{paint(report.verdict, report.verdict, colour)}: {verdict}")
     return "\n".join(lines)

@@ -67,6 +67,21 @@ def installed_ms_swift_is_the_configured_one(subject: Subject) -> Iterator[Findi
         yield Finding("cluster.ms_swift", version, why, (installed,))
 
 
+@rule(evidence="ms-swift#9571, transformers 5.9")
+def packing_has_its_transformers(subject: Subject) -> Iterator[Finding]:
+    """Protects from packed sequences that the GatedDeltaNet of an older transformers runs together."""
+    installed = subject.packages.get("transformers")
+    if installed is None or parse_release(installed) >= parse_release("5.9"):
+        return
+    for name, tuner in (("trainer", subject.config.trainer), ("sft", subject.config.sft)):
+        for argument in ("packing", "padding_free"):
+            if tuner is not None and tuner.backend == "swift" and tuner.args.get(argument):
+                why = (
+                    f"with Qwen3.5 the swift backend needs transformers 5.9 for it; {installed} is installed"
+                )
+                yield Finding(f"{name}.args.{argument}", True, why, (False,))
+
+
 @rule(evidence="facts/package_bounds.json")
 def installed_packages_fit(subject: Subject) -> Iterator[Finding]:
     """Protects from packages outside of the window in which this release of ms-swift works."""

@@ -34,7 +34,7 @@ def preflight(stage: Stage) -> None:
     text = report_text(report)
     if report.verdict == "refuse":
         raise StageFailed(f"the configuration is refused\n\n{text}")
-    stage.say(text)
+    stage.say(f"{report.verdict}\n{text}")
     document = plan_document(Subject(stage.subject, config, wall_time), report)
     write_text(stage.output.with_suffix(".html"), plan_html(document))
     write_json(stage.output, stage.manifest(**document))

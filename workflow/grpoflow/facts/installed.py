@@ -12,5 +12,6 @@ def installed_packages(prefix: str) -> dict[str, str]:
     found = {}
     for path in Path(prefix).glob("lib/python3*/site-packages/*.dist-info"):
         name, _, version = path.name.removesuffix(".dist-info").rpartition("-")
-        found[name.replace("_", "-").lower()] = version
+        if version[:1].isdigit():
+            found[name.replace("_", "-").lower()] = version
     return found
