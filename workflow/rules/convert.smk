@@ -1,7 +1,6 @@
 rule convert_to_mcore:
     input:
         start=dag.start,
-        plans=ancient(dag.plans),
     output:
         "results/shared/mcore/{mcore}/manifest.json",
     log:

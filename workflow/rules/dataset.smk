@@ -3,7 +3,6 @@ rule cache_dataset:
         data=dag.data_files,
         model=dag.base_model,
         plugin=dag.reward_plugin,
-        plans=ancient(dag.plans),
     output:
         "results/shared/dataset/{dataset}/manifest.json",
     log:

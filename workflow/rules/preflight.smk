@@ -8,6 +8,8 @@ rule preflight:
         ),
     log:
         "logs/rules/preflight-{experiment}.log",
+    # no input of the stages that experiments share: another experiment would make them run again
+    priority: 100
     conda:
         "../../envs/orchestrator/environment.yaml"
     resources:

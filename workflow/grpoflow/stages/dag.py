@@ -68,10 +68,6 @@ class Dag:
             found += [str(RESULTS / name / result) for result in EXPERIMENT_RESULTS]
         return list(dict.fromkeys(found))
 
-    def plans(self, _: Wildcards) -> list[str]:
-        """The plans of all experiments: nothing runs before every one of them is checked."""
-        return [str(RESULTS / name / "plan.json") for name in self.experiments]
-
     def base_model(self, wildcards: Wildcards) -> str:
         return str(Path(self.config(wildcards).model.path) / "config.json")
 
