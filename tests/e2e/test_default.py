@@ -139,3 +139,11 @@ def test_another_learning_rate_trains_again_from_the_same_checkpoint(default_run
 
 def test_no_process_is_left(default_run: Run) -> None:
     assert processes_of(default_run[0].path) == []
+
+
+def test_another_experiment_runs_no_shared_stage_again(default_run: Run) -> None:
+    workspace, _ = default_run
+    sweep = workspace.write("sweep.yaml", "experiments: {main: {}, seed43: {trainer: {seed: 43}}}\n")
+    planned = workspace.planned("--configfile", "config/config.yaml", sweep)
+    assert "train_grpo" in planned
+    assert planned.isdisjoint({"cache_dataset", "sft", "convert_to_mcore"})
