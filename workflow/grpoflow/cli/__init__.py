@@ -43,6 +43,16 @@ def parser() -> argparse.ArgumentParser:
     doctor.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="run directories or log files")
     _add_format(doctor)
     doctor.set_defaults(run=_doctor)
+
+    translate = commands.add_parser(
+        "translate", help="make a configuration of a launch script, or the script for the other backend"
+    )
+    translate.add_argument("script", type=Path, metavar="SCRIPT", help="bash script with swift or megatron")
+    translate.add_argument(
+        "--to", choices=("config", "megatron", "swift"), default="config", help="config by default"
+    )
+    _add_format(translate)
+    translate.set_defaults(run=_translate)
     return top
 
 
@@ -74,6 +84,12 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
     code: int = doctor(arguments.paths, arguments.format)
     return code
+
+
+def _translate(arguments: argparse.Namespace) -> int:
+    from grpoflow.translate import main as translate  # noqa: PLC0415
+
+    return translate(arguments.script, arguments.to, arguments.format)
 
 
 def usage(message: str) -> int:
