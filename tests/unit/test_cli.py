@@ -119,6 +119,29 @@ def test_plan_of_a_refused_configuration_is_the_report(
     assert (code, json.loads(text)["verdict"]) == (1, "refuse")
 
 
+@pytest.mark.parametrize(
+    ("overlay", "rules"),
+    [
+        (
+            {"trainer": {"gpus": 9, "global_batch_size": 72, "parallel": {"tensor": 1}}},
+            ["valid_trainer_gpus"],
+        ),
+        (
+            {"trainer": {"backend": "swift", "parallel": "auto", "global_batch_size": 60}},
+            ["global_batch_divisible_by_device_batch"],
+        ),
+    ],
+)
+def test_no_plan_without_traceback_when_a_refusal_is_switched_off(
+    overlay: dict[str, Any], rules: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    off = {"preflight": {"suppress": dict.fromkeys(rules, "a test")}}
+    path = written(tmp_path / "c.yaml", config(overlay, off))
+    assert main(["preflight", path]) == 0
+    assert main(["plan", path]) == 1
+    assert "switched off" in capsys.readouterr().err
+
+
 def test_plan_of_one_experiment(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     overlay = {
         "experiments": {

@@ -33,11 +33,15 @@ def run(paths: Sequence[Path], form: str, experiment: str | None) -> int:
     if wanted.verdict == "refuse":
         print_report(wanted, form)
         return REFUSED
-    documents = {
-        name: plan_document(Subject(name, config, DEFAULT_WALL_TIME), report.of(name))
-        for name, config in configs.items()
-        if experiment in (None, name)
-    }
+    try:
+        documents = {
+            name: plan_document(Subject(name, config, DEFAULT_WALL_TIME), report.of(name))
+            for name, config in configs.items()
+            if experiment in (None, name)
+        }
+    except ValueError as error:
+        print(f"grpoflow: there is no plan; a check that refuses is switched off: {error}", file=sys.stderr)
+        return REFUSED
     if form == "json":
         value = next(iter(documents.values())) if len(documents) == 1 else {"experiments": documents}
         print(json.dumps(value, indent=2, ensure_ascii=False))

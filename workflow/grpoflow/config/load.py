@@ -20,6 +20,7 @@ EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 RESERVED_NAMES = {"shared": "results/shared holds what experiments have in common"}
 DEFAULT_EXPERIMENT = "main"
 
+UNION_MEMBERS = ("literal[", "list[", "dict[")
 TYPE_WORDS = {
     "int_type": "an integer",
     "float_type": "a number",
@@ -148,7 +149,7 @@ def _key(location: tuple[int | str, ...]) -> str:
     for part in location:
         if model is not None and part not in model.model_fields and part == model.__name__:
             continue
-        if isinstance(part, str) and (part.startswith("literal[") or part in ("int", "str")) and parts:
+        if isinstance(part, str) and (part.startswith(UNION_MEMBERS) or part in ("int", "str")) and parts:
             continue
         parts.append(str(part))
         model = _nested(model, str(part)) if model else None

@@ -95,6 +95,7 @@ SET_BY_THE_WORKFLOW = {
 """Follows from the stage, the placement and the run directory."""
 
 WORKFLOW = "the workflow"
+OF_GRPO = ("trainer.", "rollout.", "tracking.")
 
 
 def modelled_key(argument: str, section: str) -> str:
@@ -108,4 +109,7 @@ def modelled_key(argument: str, section: str) -> str:
         return "rollout.max_num_seqs" if section == "rollout" else ""
     if argument in SET_BY_THE_WORKFLOW or (argument == "cached_dataset" and section == "sft"):
         return WORKFLOW
-    return KEY_OF_ARGUMENT.get(argument, "").format(section="trainer" if section == "rollout" else section)
+    key = KEY_OF_ARGUMENT.get(argument, "")
+    if section == "sft" and key.startswith(OF_GRPO):
+        return "" if argument == "logging_steps" else WORKFLOW  # the stage keeps its last checkpoint only
+    return key.format(section="trainer" if section == "rollout" else section)

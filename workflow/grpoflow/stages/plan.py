@@ -49,7 +49,11 @@ ALTERNATIVES = 10
 
 
 def plan_document(subject: Subject, report: Report) -> dict[str, Any]:
-    """Everything that is known about an experiment before it runs. The configuration must not be refused."""
+    """Everything that is known about an experiment before it runs.
+
+    Raises:
+        PlanError, ValueError: there is no plan, because a check that refuses was switched off.
+    """
     config = _with_model_type(subject.config)
     placement = placement_of(config)
     return {

@@ -35,7 +35,10 @@ def preflight(stage: Stage) -> None:
     if report.verdict == "refuse":
         raise StageFailed(f"the configuration is refused\n\n{text}")
     stage.say(f"{report.verdict}\n{text}")
-    document = plan_document(Subject(stage.subject, config, wall_time), report)
+    try:
+        document = plan_document(Subject(stage.subject, config, wall_time), report)
+    except ValueError as error:
+        raise StageFailed(f"there is no plan; a check that refuses is switched off: {error}") from error
     write_text(stage.output.with_suffix(".html"), plan_html(document))
     write_json(stage.output, stage.manifest(**document))
 
