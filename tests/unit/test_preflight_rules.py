@@ -292,6 +292,10 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
         "cluster.ms_swift",
         {"cluster": {"environment": {"ms_swift": "4.5.3"}}},
     ),
+    "needed_packages_are_installed": (
+        "cluster.environment",
+        {"cluster": {"environment": {"torch": "2.11.0"}}},
+    ),
     "packing_has_its_transformers": (
         "trainer.args.padding_free",
         {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,13 @@ REFUSED, USAGE = 1, 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand; return its exit code: 0 fine, 1 refused, 2 usage."""
     arguments = parser().parse_args(argv)
-    return int(arguments.run(arguments))
+    try:
+        code = int(arguments.run(arguments))
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader (head, less) has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
 
 
 def parser() -> argparse.ArgumentParser:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grpoflow.facts.gates import features, gated_arguments, package_bounds, status
+from grpoflow.facts.gates import PackageBound, features, gated_arguments, package_bounds, status
 from grpoflow.facts.versions import VersionError, parse_release
 
 from .passthrough import usable
@@ -14,19 +14,12 @@ from .subject import Subject
 
 FLOOR = "4.4.0"
 
-# without these a GPU run cannot start, or falls back to something a hundred times slower without a word
-REQUIRED = {
-    "always": (
-        "torch",
-        "transformers",
-        "vllm",
-        "msgspec",
-        "flash-attn",
-        "flash-linear-attention",
-        "qwen-vl-utils",
-    ),
+# without these a GPU run cannot start, or falls back to something many times slower without a word
+REQUIRED = ("torch", "transformers", "vllm", "msgspec", "fla-core", "qwen-vl-utils")
+REQUIRED_BY = {
     "megatron": ("megatron-core", "mcore-bridge", "transformer-engine"),
     "swift": ("trl", "peft"),
+    "sm80": ("flash-attn",),  # the fused attention of Transformer Engine stops at head_dim 128 there
 }
 
 
@@ -92,21 +85,34 @@ def installed_packages_fit(subject: Subject) -> Iterator[Finding]:
         bounds = package_bounds(cluster.ms_swift)
     except VersionError:
         return  # a release without data
-    needed = REQUIRED["always"] + REQUIRED[subject.config.trainer.backend]
     for bound in bounds:
         installed = packages.get(bound.package)
-        wanted = " and ".join(filter(None, (bound.requires, bound.qwen3_5))) or "any release"
-        note = f" ({bound.note})" if bound.note else ""
-        legal = (
-            f"{bound.package}=={bound.recommended}" if bound.recommended else f"{bound.package} {wanted}",
-        )
-        if installed is None:
-            if bound.package in needed and cluster.device == "cuda":
-                why = f"{bound.package} is not installed; ms-swift {cluster.ms_swift} needs {wanted}{note}"
-                yield Finding("cluster.environment", cluster.environment, why, legal, evidence=bound.evidence)
-        elif not bound.allows(installed):
-            why = f"{bound.package} {installed}: ms-swift {cluster.ms_swift} needs {wanted}{note}"
+        if installed is not None and not bound.allows(installed):
+            why = f"{bound.package} {installed}: ms-swift {cluster.ms_swift} needs {_wanted(bound)}"
+            legal = (
+                bound.package + (f"=={bound.recommended}" if bound.recommended else f" {_wanted(bound)}"),
+            )
             yield Finding("cluster.environment", cluster.environment, why, legal, evidence=bound.evidence)
+
+
+def _wanted(bound: PackageBound) -> str:
+    found = " and ".join(filter(None, (bound.requires, bound.qwen3_5))) or "any release"
+    return f"{found} ({bound.note})" if bound.note else found
+
+
+@rule(evidence="facts/package_bounds.json, TransformerEngine#1821, ms-swift#7210", level="warn")
+def needed_packages_are_installed(subject: Subject) -> Iterator[Finding]:
+    """Protects from a package that is missed only when the GPUs are held, or replaced by slow code."""
+    cluster, gpu, packages = subject.config.cluster, subject.gpu, subject.packages
+    if not packages or cluster.device != "cuda":
+        return
+    needed = REQUIRED + REQUIRED_BY[subject.config.trainer.backend]
+    if gpu is not None and gpu.compute_capability < (9, 0):
+        needed += REQUIRED_BY["sm80"]
+    missing = [name for name in needed if name not in packages]
+    if missing:
+        why = f"its site-packages have no {', '.join(missing)}"
+        yield Finding("cluster.environment", cluster.environment, why, ("all of them",))
 
 
 # --- features ---

@@ -120,7 +120,7 @@ def _layout(backend: str, deepspeed: str, layout: Layout, world_size: int) -> di
         **asdict(spec),
         "dp_size": spec.dp_size,
         "edp_size": spec.edp_size,
-        "chosen": "auto" if layout.choice else "given",
+        "chosen": "auto" if layout.choice else "one rank" if world_size == 1 else "given",
         **(_choice(layout.choice) if layout.choice else {}),
     }
 
