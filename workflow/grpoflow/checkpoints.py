@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import re
 import uuid
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from grpoflow.files import read_json
+from grpoflow.files import point, read_json
+from grpoflow.shards import shard_sizes
 
 HF_FILES = ("config.json", "tokenizer_config.json")
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
@@ -81,22 +83,37 @@ def check_hf_directory(directory: Path, reference: Path) -> dict[str, Tensor]:
 
 
 def check_mcore_directory(directory: Path) -> None:
-    """Check that a torch_dist checkpoint is complete.
+    """Check that a torch_dist checkpoint is complete: every shard is there in its full length.
 
     Raises:
-        CheckpointError: a file is missing or empty.
+        CheckpointError: a file is missing, empty or cut off.
     """
     tracker = directory / TRACKER
     if not tracker.is_file():
         raise CheckpointError(f"{tracker} is missing")
     iteration = directory / f"iter_{int(tracker.read_text()):07d}"
-    shards = list(iteration.glob("*.distcp"))
-    if not shards:
-        raise CheckpointError(f"no *.distcp in {iteration}")
-    for path in (directory / "args.json", iteration / ".metadata", iteration / "common.pt", *shards):
+    for path in (directory / "args.json", iteration / ".metadata", iteration / "common.pt"):
         if not path.is_file() or not path.stat().st_size:
             raise CheckpointError(f"{path} is missing or empty")
-    read_json(directory / "args.json")
+    try:
+        read_json(directory / "args.json")
+        sizes = shard_sizes(iteration / ".metadata")
+    except ValueError as error:
+        raise CheckpointError(f"{directory} is not complete: {error}") from error
+    if not sizes:
+        raise CheckpointError(f"{iteration / '.metadata'} names no shard")
+    for name, size in sizes.items():
+        found = (iteration / name).stat().st_size if (iteration / name).is_file() else 0
+        if found < size:
+            raise CheckpointError(f"{iteration / name} has {found} of {size} bytes")
+    _check_torch_files(iteration)
+
+
+def _check_torch_files(directory: Path) -> None:
+    """Files of torch.save are zip archives, whose table of contents is at the end: one cut off has none."""
+    for path in (*directory.glob("*.pt"), *directory.glob("*.pth")):
+        if not zipfile.is_zipfile(path):
+            raise CheckpointError(f"{path} is cut off")
 
 
 @dataclass(frozen=True)
@@ -131,26 +148,39 @@ def newest_checkpoint(output: Path) -> RunCheckpoint | None:
 
 
 def check_run_checkpoint(path: Path) -> None:
-    """Check one checkpoint of a run: its weights, and the optimizer state where it was saved.
+    """Check one checkpoint of a run: its weights, the optimizer state where it was saved, and that all of it
+    is of the step that the directory's name says.
 
     Raises:
         CheckpointError: it is not complete.
     """
-    if (path / TRACKER).is_file():
-        check_mcore_directory(path)
-    elif not (path / "trainer_state.json").is_file():
-        raise CheckpointError(f"{path} holds neither a Megatron checkpoint nor a trainer_state.json")
-    tensors(path)
+    try:
+        if (path / TRACKER).is_file():
+            check_mcore_directory(path)
+            step = int((path / TRACKER).read_text())
+        else:
+            _check_torch_files(path)
+            step = read_json(path / "trainer_state.json")["global_step"]
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} is not complete: {error!r}") from error
+    if step != _step(path):
+        raise CheckpointError(f"{path} holds step {step}")
+    # Megatron LoRA: the directory itself has the adapter's state, the merged model is beside it
+    merged = path.with_name(f"{path.name}-merged")
+    tensors(merged if merged.is_dir() else path)
 
 
 def set_aside_incomplete(output: Path, newest: RunCheckpoint | None) -> list[Path]:
-    """Rename checkpoints newer than `newest`, so that no attempt trains from half a checkpoint."""
+    """Rename checkpoints newer than `newest`, so that no attempt trains from half a checkpoint, and turn the
+    link back to `newest`: one that leads nowhere would hide it from the attempt after the next."""
     moved = []
     for path in output.glob("checkpoint-*"):
         if _step(path) > (newest.step if newest else 0):
             aside = path.with_name(f"incomplete-{path.name}-{uuid.uuid4().hex[:8]}")
             path.rename(aside)
             moved.append(aside)
+    if newest is not None:
+        point(output / "last-checkpoint", newest.path)
     return moved
 
 

@@ -17,30 +17,50 @@ def read_steps(log: Path) -> list[dict[str, Any]]:
     A resumed run repeats the steps after its checkpoint: the last record of a step counts. Evaluation
     records and the closing summary are left out, and so is a line that is being written.
     """
-    records: dict[int, dict[str, Any]] = {}
-    if not log.is_file():
-        return []
-    with log.open(encoding="utf-8", errors="replace") as content:
-        for line in content:
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if not isinstance(record, dict) or "loss" not in record:
-                continue
-            position = next((str(record[key]) for key in STEP_KEYS if key in record), "")
-            if match := STEP.fullmatch(position):
-                step, maximum = int(match[1]), int(match[2])
-                records[step] = {**record, "step": step, "max_steps": maximum}
+    records = {record["step"]: record for record in LogFollower(log, from_start=True).read()}
     return [records[step] for step in sorted(records)]
+
+
+class LogFollower:
+    """Reads what is appended to a `logging.jsonl`, each line once."""
+
+    def __init__(self, log: Path, *, from_start: bool = False):
+        self._log = log
+        self._offset = 0 if from_start or not log.is_file() else log.stat().st_size
+
+    def read(self) -> list[dict[str, Any]]:
+        """The records of the training steps that were appended since the last call, as `read_steps`."""
+        try:
+            with self._log.open("rb") as content:
+                content.seek(self._offset)
+                lines = content.read().split(b"\n")
+        except OSError:
+            return []  # not written yet
+        # what follows the last line break is being written
+        self._offset += sum(len(line) + 1 for line in lines[:-1])
+        return [record for line in lines[:-1] if (record := _step_record(line)) is not None]
+
+
+def _step_record(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line.decode("utf-8", "replace"))
+    except ValueError:
+        return None
+    if not isinstance(record, dict) or "loss" not in record:
+        return None
+    position = next((str(record[key]) for key in STEP_KEYS if key in record), "")
+    match = STEP.fullmatch(position)
+    return {**record, "step": int(match[1]), "max_steps": int(match[2])} if match else None
 
 
 def progress(log: Path) -> str:
     """Say in one line how far a training is; empty before the first step."""
     steps = read_steps(log)
-    if not steps:
-        return ""
-    last = steps[-1]
+    return describe(steps[-1]) if steps else ""
+
+
+def describe(last: dict[str, Any]) -> str:
+    """A record of `read_steps` in one line."""
     parts = [f"step {last['step']}/{last['max_steps']}"]
     parts += [f"{name} {last[name]:.4g}" for name in ("loss", "reward", "grad_norm") if name in last]
     return "  ".join(parts)

@@ -153,11 +153,12 @@ def _swift(config: Config, paths: TrainPaths, ranks: Ranks, servers: Sequence[Se
 def _with_plugins(config: Config, arguments: dict[str, Any]) -> dict[str, Any]:
     """Add our plugins and callback to those of the configuration, which may come from `trainer.args`."""
     plugins = ["walltime.py"] + (["late_client.py"] if config.rollout.mode == "server" else [])
-    ours = {
+    ours: dict[str, list[Any]] = {
         "external_plugins": [TRAINING_ENV / name for name in plugins],
         "callbacks": ["grpoflow_walltime"],
     }
-    given = {name: arguments.get(name) or [] for name in ours}
-    return arguments | {
-        name: [*(value if isinstance(value, list) else [value]), *ours[name]] for name, value in given.items()
-    }
+    return arguments | {name: _listed(arguments.get(name)) + added for name, added in ours.items()}
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]

@@ -56,3 +56,15 @@ class TrainerConfig(TunerConfig):
 
     logging_steps: int = execution(1, gt=0)
     """Steps between lines of logging.jsonl."""
+
+    stop_margin: int = execution(300, ge=0)
+    """Seconds before the end of the job from which on no further step is started: the run is saved, and the
+    job goes back into the queue. Longer where the longest step and save so far need more."""
+
+    stall_timeout: int = execution(1800, gt=0)
+    """Seconds without a new line in logging.jsonl after which an attempt counts as hung and is ended; ten
+    times the longest interval so far if that is more."""
+
+    max_restarts: int = execution(2, ge=0)
+    """Attempts in a row that may end without a new checkpoint and be tried again. A run that gets further is
+    restarted as often as its wall-time needs."""

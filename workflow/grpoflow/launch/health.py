@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from typing import Any
+from typing import Any, Literal
 
 HEALTH_SECONDS = 5.0
 COMPLETION_SECONDS = 300.0
@@ -13,22 +13,33 @@ COMPLETION_SECONDS = 300.0
 # straight to the node: a proxy configured for the internet cannot reach it
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
+Health = Literal["well", "busy", "gone"]
+
 
 class ServerUnwell(Exception):
     """A server answers, but not with a completion."""
 
 
-def is_healthy(host: str, port: int) -> bool:
-    """Whether `/health` answers 200 at exactly this address.
+def health(host: str, port: int) -> Health:
+    """Ask `/health` at exactly this address.
 
     `swift rollout` moves to another port when its own is taken (swift/arguments/deploy_args.py:57), so only
-    the exact port counts.
+    the exact port counts. A server that accepts the connection and does not answer is `busy`: it generates
+    in the thread that would answer (swift/pipelines/infer/rollout.py, `infer`), which is no sign of trouble.
     """
     try:
         with OPENER.open(f"http://{host}:{port}/health/", timeout=HEALTH_SECONDS) as answer:
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError, ValueError):
-        return False
+            return "well" if answer.status == 200 else "gone"
+    except TimeoutError:
+        return "busy"
+    except urllib.error.URLError as error:
+        return "busy" if isinstance(error.reason, TimeoutError) else "gone"
+    except (OSError, ValueError):
+        return "gone"
+
+
+def is_healthy(host: str, port: int) -> bool:
+    return health(host, port) == "well"
 
 
 def check_completion(host: str, port: int, prompt: str) -> str:

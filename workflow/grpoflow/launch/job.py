@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import submitit
+from submitit.slurm.slurm import _make_sbatch_string
 
-from grpoflow.files import read_json
+from grpoflow.config.identity import digest
+from grpoflow.files import read_json, write_json
 
+from . import slurm
 from .node import run_node
+from .processes import process_start
 from .run import Launch, RunDirectory
 
-State = Literal["pending", "running", "gone"]
-SQUEUE_PENDING = {
-    "PENDING",
-    "CONFIGURING",
-    "REQUEUED",
-    "REQUEUE_HOLD",
-    "REQUEUE_FED",
-    "SPECIAL_EXIT",
-    "SUSPENDED",
-}
+State = Literal["pending", "running", "gone", "unknown"]
 
 
 class SubmissionFailed(Exception):
@@ -43,40 +39,50 @@ class Job(ABC):
 
     @abstractmethod
     def state(self) -> State:
-        """Ask where the job is now."""
+        """Ask where the job is now; `unknown` when nobody answers, which is never an end."""
 
     @abstractmethod
     def cancel(self) -> None:
-        """End the job. Nothing happens when it has ended."""
+        """End the job. Nothing happens when it has ended, or when nobody can be told."""
 
     def facts(self) -> dict[str, Any]:
         return {"launcher": self.kind, "id": self.id}
 
+    def reason(self) -> str:
+        """Why the job waits, or how it ended; empty where nothing is known."""
+        return ""
+
 
 @dataclass(frozen=True)
 class SlurmJob(Job):
-    """A job in Slurm. Its state is asked from squeue: sacct is not available on every cluster, and a job that
-    Slurm requeues stays in the queue under the same id."""
+    """A job in Slurm. A job that Slurm requeues stays in the queue under the same id."""
 
     id: str
     kind: str = "slurm"
 
     def state(self) -> State:
-        asked = subprocess.run(
-            ["squeue", "--noheader", "--jobs", self.id, "--format", "%T"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if asked.returncode != 0 and "Invalid job id" not in asked.stderr:
-            return "pending"  # slurmctld did not answer: no answer is not an end
-        found = asked.stdout.strip()
-        if found in SQUEUE_PENDING:
-            return "pending"
-        return "running" if found in {"RUNNING", "COMPLETING", "STOPPED", "RESIZING", "SIGNALING"} else "gone"
+        try:
+            facts = slurm.job_facts(self.id)
+        except slurm.NoAnswer:
+            return "unknown"
+        if facts is None:
+            return "gone"
+        return "pending" if facts.is_pending else "running" if facts.is_running else "gone"
 
     def cancel(self) -> None:
-        subprocess.run(["scancel", self.id], check=False)
+        try:
+            slurm.cancel(self.id)
+        except slurm.NoAnswer as error:
+            print(f"scancel {self.id}: {error}", file=sys.stderr, flush=True)
+
+    def reason(self) -> str:
+        try:
+            facts = slurm.job_facts(self.id)
+        except slurm.NoAnswer:
+            return ""
+        if facts is None:
+            return ""
+        return facts.reason if facts.is_pending else facts.state
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ class LocalJob(Job):
     kind: str = "local"
 
     def state(self) -> State:
-        return "running" if process_start(int(self.id)) == self.started else "gone"
+        return "running" if self.started and process_start(int(self.id)) == self.started else "gone"
 
     def cancel(self) -> None:
         if self.state() == "running":
@@ -98,15 +104,6 @@ class LocalJob(Job):
         return {**super().facts(), "started": self.started}
 
 
-def process_start(pid: int) -> str:
-    """Start time of a process in clock ticks after boot, or an empty text when it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] == "Z" else fields[19]
-
-
 def job_of(facts: Mapping[str, Any]) -> Job:
     """Find a job again from what `Job.facts` wrote."""
     if facts["launcher"] == "slurm":
@@ -114,24 +111,61 @@ def job_of(facts: Mapping[str, Any]) -> Job:
     return LocalJob(facts["id"], facts["started"])
 
 
-def submit(run: RunDirectory, launcher: str, resources: Mapping[str, Any]) -> Job:
-    """Submit the job of a run.
+def recorded_job(run: RunDirectory) -> Job | None:
+    """The job that was last submitted for a run, alive or not."""
+    return job_of(read_json(run.job)) if run.job.is_file() else None
+
+
+def live_slurm_job(run: RunDirectory) -> Job | None:
+    """The job of this run that is in the queue, recorded or not: a driver may have died between submitting
+    and recording it.
+
+    Raises:
+        NoAnswer: Slurm cannot be asked now.
+    """
+    found = slurm.jobs_with_comment(comment(run))
+    return SlurmJob(found[-1]) if found else None
+
+
+def record(run: RunDirectory, job: Job, continues: Sequence[str]) -> None:
+    """Write down which job is the run's, and which ones it continues."""
+    write_json(run.job, {**job.facts(), "continues": list(continues)})
+
+
+def comment(run: RunDirectory) -> str:
+    """By which a job in Slurm's queue is recognised: the run and where it lies, without spaces."""
+    return f"grpoflow-{run.path.name}-{digest(str(run.path))}"
+
+
+def submit(
+    run: RunDirectory, launcher: str, resources: Mapping[str, Any], continues: Sequence[str] = ()
+) -> Job:
+    """Submit the job of a run and record it. `continues`: jobs whose attempts count with those of this one.
 
     Raises:
         SubmissionFailed: Slurm refused it, or a multi-node placement was asked from this machine.
     """
     launch = Launch.read(run.launch)
     if launcher == "local":
-        return _submit_local(run, launch)
+        return _submit_local(run, launch, continues)
+    executor = submitit.SlurmExecutor(run.submitit)
     try:
-        executor = submitit.SlurmExecutor(run.submitit)
         executor.update_parameters(**slurm_parameters(launch, run, resources))
         # a submission from inside another job would inherit its SLURM_* and SBATCH_* options
         with submitit.helpers.clean_env():
             job = executor.submit(run_node, str(run.path))
     except submitit.core.utils.FailedJobError as error:
         raise SubmissionFailed(f"sbatch refused the job: {error}") from error
+    record(run, SlurmJob(job.job_id), continues)
     return SlurmJob(job.job_id)
+
+
+def sbatch_script(launch: Launch, run: RunDirectory, resources: Mapping[str, Any]) -> str:
+    """The script that `submit` hands to sbatch."""
+    command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(run.submitit))}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return str(_make_sbatch_string(command, run.submitit, **slurm_parameters(launch, run, resources)))
 
 
 def slurm_parameters(launch: Launch, run: RunDirectory, resources: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,12 +176,17 @@ def slurm_parameters(launch: Launch, run: RunDirectory, resources: Mapping[str, 
     """
     parameters: dict[str, Any] = {
         "job_name": f"grpoflow-{launch.experiment}",
-        "comment": f"train_grpo {launch.experiment} {run.path.name}",
+        "comment": comment(run),
         "nodes": len(launch.placement.nodes),
         "ntasks_per_node": 1,
         "stderr_to_stdout": True,
-        # a preempted job, or one whose node failed, comes back under its id and resumes
-        "additional_parameters": {"requeue": True},
+        "wckey": None,
+        "additional_parameters": {
+            # a preempted job, or one whose node failed, comes back under its id and resumes
+            "requeue": True,
+            # in place of submitit's USR2, which would kill a task that is still importing; CONT does nothing
+            "signal": "CONT@1",
+        },
     }
     names = {
         "slurm_partition": "partition",
@@ -161,6 +200,11 @@ def slurm_parameters(launch: Launch, run: RunDirectory, resources: Mapping[str, 
     parameters |= {ours: resources[name] for name, ours in names.items() if resources.get(name)}
     if resources.get("mem_mb"):
         parameters["mem"] = f"{resources['mem_mb']}M"
+    # supervisors end by themselves: neither the end nor the failure of one may end the others
+    parameters["srun_args"] = ["--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none"]
+    if resources.get("cpus_per_task"):
+        # srun does not take it from sbatch any more (Slurm 22.05) and would give each task one CPU
+        parameters["srun_args"].append(f"--cpus-per-task={resources['cpus_per_task']}")
     if extra := resources.get("slurm_extra"):
         parameters["additional_parameters"] |= extra_options(str(extra))
     return parameters
@@ -181,21 +225,18 @@ def extra_options(text: str) -> dict[str, Any]:
     return options
 
 
-def _submit_local(run: RunDirectory, launch: Launch) -> Job:
+def _submit_local(run: RunDirectory, launch: Launch, continues: Sequence[str]) -> Job:
     if len(launch.placement.nodes) > 1:
         raise SubmissionFailed(
             f"this placement needs {len(launch.placement.nodes)} nodes, the local launcher has one machine; "
             "use --profile slurm, or share the node with rollout.nodes: 0 and rollout.gpus"
         )
     # in a session of its own: closing the terminal ends the driver, not the job
-    argv = [sys.executable, "-m", "grpoflow.launch.local", str(run.path)]
+    argv = [sys.executable, "-m", "grpoflow.launch.local", str(run.path), *continues]
     answered = subprocess.run(argv, capture_output=True, text=True, check=False, start_new_session=True)
     if answered.returncode != 0:
         raise SubmissionFailed(f"the local job could not be started:\n{answered.stderr}")
-    pid = answered.stdout.strip()
-    return LocalJob(pid, process_start(int(pid)))
-
-
-def recorded_job(run: RunDirectory) -> Job | None:
-    """The job that was last submitted for a run, alive or not."""
-    return job_of(read_json(run.job)) if run.job.is_file() else None
+    job = recorded_job(run)  # by the program itself, so that no death between the two loses it
+    if job is None:
+        raise SubmissionFailed(f"{' '.join(argv)} recorded no job")
+    return job

@@ -1,9 +1,9 @@
 """What runs on each node of the RL allocation: the roles of that node, supervised.
 
-Every task of the job calls `run_node`. The nodes agree through files in the run directory (which the shared
-filesystem must show to all of them: a node that does not appear in time ends the attempt). One dead role ends
+Every task of the job calls `run_node`. The nodes agree through files in the run directory, which the shared
+filesystem must show to all of them: a node that does not appear in time ends the attempt. One dead role ends
 the attempt on every node at once: a trainer that lost its server waits in a collective for up to ddp_timeout,
-18,000,000 seconds in ms-swift.
+18,000,000 seconds in ms-swift. Then the first living node decides what follows (grpoflow.launch.verdict).
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +25,35 @@ from grpoflow.commands.distributed import Ranks
 from grpoflow.commands.environment import clean_environment
 from grpoflow.commands.rollout import rollout as rollout_command
 from grpoflow.commands.train import Server, TrainPaths, train
-from grpoflow.files import new_log_directory, read_json, write_json
+from grpoflow.files import create_once, new_log_directory, read_json, write_json
 from grpoflow.plan.inputs import parallel_of
 from grpoflow.plan.placement import RolloutRole, TrainerRole
+from grpoflow.preflight.estimate import disk
+from grpoflow.preflight.subject import Subject
 
+from . import leftovers, slurm
+from .background import Background
 from .completion import TrainingIncomplete, verify_training
-from .health import ServerUnwell, check_completion, is_healthy
+from .deadline import DeadlineKeeper, end_of_signalled_job
+from .explain import explain
+from .health import ServerUnwell, check_completion, health, is_healthy
+from .links import Listener, links, reach
 from .ports import NoFreePorts, is_free, port_block
-from .process import Program, log_excerpt, start
-from .run import Attempt, Launch, RunDirectory
+from .process import Program, start
+from .run import Attempt, AttemptKey, Launch, RunDirectory
+from .verdict import Verdict, judge
+from .watch import Progress, missing_space, next_save, size_of
 
 POLL_SECONDS = 0.5
 NODES_SECONDS = 300.0
+LINK_SECONDS = 60.0
+BEAT_SECONDS = 5.0
+SILENT_NODE_SECONDS = 120.0
+HEALTH_SECONDS = 10.0
+PROGRESS_SECONDS = 2.0
+SUSPICION_SECONDS = 60.0
+LEAVE_SECONDS = 60.0
+DEAD_ANSWERS = 3
 
 
 class AttemptEnded(Exception):
@@ -48,47 +64,45 @@ class AttemptEnded(Exception):
 class Task:
     """Which task of which job this process is."""
 
-    job_id: str
-    restart: int
+    key: AttemptKey
     node: int
     address: str
+    launcher: str
 
     @property
-    def key(self) -> str:
-        return f"{self.job_id}.{self.restart}"
+    def is_slurm(self) -> bool:
+        return self.launcher == "slurm"
 
 
 def this_task(environment: Mapping[str, str]) -> Task:
     """Read the task from what Slurm or submitit's local executor set."""
     if "SUBMITIT_LOCAL_JOB_ID" in environment:
-        return Task(environment["SUBMITIT_LOCAL_JOB_ID"], 0, 0, "127.0.0.1")
-    return Task(
-        job_id=environment["SLURM_JOB_ID"],
-        restart=int(environment.get("SLURM_RESTART_COUNT", "0")),
-        node=int(environment["SLURM_NODEID"]),
-        address=node_address(environment["SLURMD_NODENAME"]),
-    )
-
-
-def node_address(name: str) -> str:
-    """The address under which Slurm itself reaches a node; host names need not resolve everywhere."""
-    shown = subprocess.run(
-        ["scontrol", "show", "node", name, "--oneliner"], capture_output=True, text=True, check=True
-    ).stdout
-    fields = dict(part.split("=", 1) for part in shown.split() if "=" in part)
-    return fields.get("NodeAddr", name)
+        return Task(AttemptKey(environment["SUBMITIT_LOCAL_JOB_ID"]), 0, "127.0.0.1", "local")
+    key = AttemptKey(environment["SLURM_JOB_ID"], int(environment.get("SLURM_RESTART_COUNT", "0")))
+    address = slurm.node_address(environment["SLURMD_NODENAME"])
+    return Task(key, int(environment["SLURM_NODEID"]), address, "slurm")
 
 
 def run_node(run_path: str) -> str:
-    """Run this node's roles until the attempt ends; return `complete`, `failed` or `cancelled`."""
+    """Run this node's roles, attempt after attempt; return how the last one ended."""
     run = RunDirectory(Path(run_path))
     task = this_task(os.environ)
-    node = Node(run, Launch.read(run.launch), task, run.attempt(task.key))
-    # submitit ignores SIGTERM (scancel, preemption); its USR2 handler would count a time-out
+    signals: list[int] = []
+    # submitit ignores SIGTERM (scancel, preemption); its USR2 handler would count a time-out. A handler only
+    # takes a note: writing files here could interrupt a write half done
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, node.cancel)
+        signal.signal(number, lambda received, _: signals.append(received))
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    return node.work()
+    while True:
+        node = Node(run, Launch.read(run.launch), task, run.attempt(task.key), signals)
+        status = node.work()
+        verdict = node.part()
+        if verdict is None or not verdict.goes_on:
+            return status
+        if verdict.action == "requeue" and task.is_slurm:
+            node.requeue()
+            return status
+        task = replace(task, key=replace(task.key, again=task.key.again + 1))
 
 
 @dataclass
@@ -99,49 +113,63 @@ class Node:
     launch: Launch
     task: Task
     attempt: Attempt
+    signals: list[int]
     programs: dict[str, Program] = field(default_factory=dict)
-    cancelled: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     told: dict[str, Any] = field(default_factory=dict)
+    progress: Progress | None = None
+    keeper: DeadlineKeeper | None = None
+    graceful: bool = False
+    """Preempted, with time to save."""
+    due: dict[str, float] = field(default_factory=dict)
+    beats: dict[int, tuple[float, float]] = field(default_factory=dict)
+    dead_answers: dict[str, int] = field(default_factory=dict)
 
-    def cancel(self, number: int, _: object) -> None:
-        # a signal handler only takes a note: writing files here could interrupt a write half done
-        self.cancelled = signal.Signals(number).name
+    @property
+    def roles(self) -> tuple[RolloutRole | TrainerRole, ...]:
+        return self.launch.placement.nodes[self.task.node].roles
+
+    @property
+    def is_client(self) -> bool:
+        """Whether the trainer on this node talks to the rollout servers and writes the log."""
+        return self.task.node == self.launch.placement.sync_client_node
 
     def work(self) -> str:
+        """Run the roles until the attempt ends; return its status."""
         try:
             self._work()
         except AttemptEnded:
             pass
         except Exception as error:
-            self.attempt.finish("failed", f"node {self.task.node}: {error!r}")
+            self.attempt.finish("failed", f"supervisor of node {self.task.node}: {error!r}")
             raise
         finally:
             for program in self.programs.values():
                 program.stop()
+            if self.keeper is not None:
+                self.keeper.stop()
         end = read_json(self.attempt.end)
         self._tell(state=end["status"], cause=end["cause"])
-        status: str = end["status"]
-        return status
+        return str(end["status"])
 
     def _work(self) -> None:
         self._join()
         self.facts = read_json(self.attempt.facts)
-        roles = self.launch.placement.nodes[self.task.node].roles
-        for role in roles:
+        self._try_links()
+        if self.is_client:
+            self.run.output.mkdir(parents=True, exist_ok=True)
+            self._check_space(self.facts["resume_step"])
+        for role in self.roles:
             if isinstance(role, RolloutRole):
                 self._serve(role)
-        servers = self._wait_for_servers()
-        self._tell(state="servers ready", servers=[vars(server) for server in servers])
-        for role in roles:
-            if isinstance(role, TrainerRole):
-                self._train(role, servers)
+            else:
+                self._train(role)
+        self._wait_for_servers()
         while True:
             self._check()
-            self._collect()
             time.sleep(POLL_SECONDS)
 
-    # bring-up
+    # before any program starts
 
     def _join(self) -> None:
         """Publish this node, wait for all others; node 0 opens the attempt."""
@@ -149,19 +177,19 @@ class Node:
         write_json(self.attempt.node(self.task.node), host)
         if self.task.node == 0:
             self._open()
-        count = len(self.launch.placement.nodes)
+        nodes = range(len(self.launch.placement.nodes))
         self._wait(
-            lambda: (
-                self.attempt.facts.is_file() and all(self.attempt.node(i).is_file() for i in range(count))
-            ),
+            lambda: self.attempt.facts.is_file() and all(self.attempt.node(i).is_file() for i in nodes),
             NODES_SECONDS,
             "not every node of the job sees the run directory: is it on the shared filesystem?",
         )
 
     def _open(self) -> None:
-        placement, cluster = self.launch.placement, self.launch.config.cluster
+        """Node 0: choose the ports and the checkpoint, and say so to the others."""
+        placement, cluster, key = self.launch.placement, self.launch.config.cluster, self.task.key
+        seed = 16 * int(key.job) + key.restart + key.again
         try:
-            base = port_block(int(self.task.job_id), placement.port_block_size, cluster.first_port)
+            base = port_block(seed, placement.port_block_size, cluster.first_port)
         except NoFreePorts as error:
             self._end("failed", str(error))
         newest = newest_checkpoint(self.run.output)
@@ -176,53 +204,65 @@ class Node:
         }
         write_json(self.attempt.facts, facts)
         self._tell(state="starting", **facts)
+        margin = self.launch.config.trainer.stop_margin
+        self.keeper = DeadlineKeeper(self.attempt.deadline, key.job if self.task.is_slurm else None, margin)
+        self.keeper.start()
+
+    def _try_links(self) -> None:
+        """Try every connection between nodes, sweep what a former attempt left, and check the ports."""
+        found = leftovers.sweep(self.run.path, str(self.task.key))
+        if found:
+            print(f"killed {len(found)} processes of a former attempt: {found}", flush=True)
+        wanted = links(self.launch.placement, self.facts["port_base"])
+        for port in self._own_ports():
+            if not is_free(port):
+                where = socket.gethostname()
+                self._end("failed", f"port {port} is taken on {where} by another program", accident=True)
+        listener = Listener([*{link.port: None for link in wanted if link.server == self.task.node}])
+        try:
+            for link in wanted:
+                if link.client == self.task.node:
+                    host = read_json(self.attempt.node(link.server))["address"]
+                    error = reach(host, link.port, time.monotonic() + LINK_SECONDS)
+                    if error:
+                        here = socket.gethostname()
+                        why = f"{host}:{link.port} cannot be reached from {here} ({link.purpose}): {error}"
+                        self._end("failed", f"{why}; is there a firewall between the nodes?")
+            write_json(self.attempt.linked(self.task.node), {})
+            nodes = range(len(self.launch.placement.nodes))
+            self._wait(
+                lambda: all(self.attempt.linked(index).is_file() for index in nodes),
+                2 * LINK_SECONDS,
+                "not every node could try its connections to the others",
+            )
+        finally:
+            listener.close()
+
+    def _own_ports(self) -> list[int]:
+        placement = self.launch.placement
+        offsets = [
+            offset
+            for role in self.roles
+            if isinstance(role, RolloutRole)
+            for offset in (role.http_port_offset, role.group_port_offset)
+        ]
+        if self.task.node == placement.master_node:
+            offsets.append(placement.master_port_offset)
+        return [self._port(offset) for offset in offsets]
+
+    # roles
 
     def _serve(self, role: RolloutRole) -> None:
-        """Start a rollout server and wait until it answers on exactly its port."""
-        config, port = self.launch.config, self._port(role.http_port_offset)
-        for number in (port, self._port(role.group_port_offset)):
-            if not is_free(number):
-                self._end("failed", f"{role.name}: port {number} is taken on {socket.gethostname()}")
-        command = rollout_command(config, self.launch.start, port, role.dp)
+        command = rollout_command(
+            self.launch.config, self.launch.start, self._port(role.http_port_offset), role.dp
+        )
         environment = self._devices(role.gpus)
         if role.dp == 1:  # several engines would scan upwards from the same port and collide
             environment["VLLM_PORT"] = str(self._port(role.vllm_port_offset))
         self._start(role.name, command.argv, {**command.env, **environment})
-        self._wait(
-            lambda: is_healthy("127.0.0.1", port),
-            config.rollout.startup_timeout,
-            f"{role.name} is not healthy on port {port}",
-            self._log(role.name),
-        )
-        server = {"host": self.task.address, "port": port, "group_port": self._port(role.group_port_offset)}
-        write_json(self.attempt.ready(role.name), server)
 
-    def _wait_for_servers(self) -> list[Server]:
-        names = [role.name for _, role in self.launch.placement.rollout_servers]
-        self._wait(
-            lambda: all(self.attempt.ready(name).is_file() for name in names),
-            self.launch.config.rollout.startup_timeout,
-            f"not all rollout servers became ready: {', '.join(names)}",
-        )
-        servers = [Server(**read_json(self.attempt.ready(name))) for name in names]
-        if self.task.node == self.launch.placement.sync_client_node:
-            for server in servers:
-                self._check_server(server)
-        return servers
-
-    def _check_server(self, server: Server) -> None:
-        """Check a server from the node that will talk to it."""
-        if not is_healthy(server.host, server.port):
-            self._end(
-                "failed", f"http://{server.host}:{server.port}/health/ cannot be reached from the trainer"
-            )
-        try:
-            text = check_completion(server.host, server.port, "Hello")
-        except ServerUnwell as error:
-            self._end("failed", str(error))
-        print(f"{server.host}:{server.port} completes: {text!r}", flush=True)
-
-    def _train(self, role: TrainerRole, servers: list[Server]) -> None:
+    def _train(self, role: TrainerRole) -> None:
+        """Start a trainer at once: it waits for the servers when it needs them (training_env/late_client)."""
         config, placement = self.launch.config, self.launch.placement
         resume_from = self.facts["resume_from"]
         ranks = Ranks(
@@ -239,57 +279,282 @@ class Node:
             output=self.run.output,
             resume_from=Path(resume_from) if resume_from else None,
         )
-        command = train(config, paths, ranks, parallel_of(config, ranks.world_size), servers)
-        self._start(role.name, command.argv, {**command.env, **self._devices(role.gpus)})
-        self._tell(state="training")
+        command = train(config, paths, ranks, parallel_of(config, ranks.world_size), self._servers())
+        told = {
+            "GRPOFLOW_DEADLINE": str(self.attempt.deadline),
+            "GRPOFLOW_STOPPED": str(self.attempt.stopped),
+            **tracker_environment(self.run.path.name),
+        }
+        if self.is_client:
+            self.progress = Progress(
+                self.run.log,
+                stall_timeout=config.trainer.stall_timeout,
+                startup=config.rollout.startup_timeout,
+                started=time.monotonic(),
+            )
+        self._start(role.name, command.argv, {**command.env, **self._devices(role.gpus), **told})
+
+    def _servers(self) -> list[Server]:
+        return [
+            Server(
+                host=read_json(self.attempt.node(node))["address"],
+                port=self._port(role.http_port_offset),
+                group_port=self._port(role.group_port_offset),
+            )
+            for node, role in self.launch.placement.rollout_servers
+        ]
+
+    def _wait_for_servers(self) -> None:
+        """Wait until the servers are healthy here, then all of them, tried from the trainer's node."""
+        timeout = self.launch.config.rollout.startup_timeout
+        for role in self.roles:
+            if isinstance(role, RolloutRole):
+                port = self._port(role.http_port_offset)
+                self._wait(
+                    lambda port=port: is_healthy("127.0.0.1", port),  # type: ignore[misc]
+                    timeout,
+                    f"{role.name} is not healthy on port {port}",
+                )
+                write_json(self.attempt.ready(role.name), {"after": time.time() - self.facts["started"]})
+        names = [role.name for _, role in self.launch.placement.rollout_servers]
+        self._wait(
+            lambda: all(self.attempt.ready(name).is_file() for name in names),
+            timeout,
+            f"not all rollout servers became ready: {', '.join(names)}",
+        )
+        servers = self._servers()
+        if self.is_client:
+            for server in servers:
+                self._try_server(server)
+            write_json(self.attempt.serving, [vars(server) for server in servers])
+        self._wait(self.attempt.serving.is_file, timeout, "the rollout servers were not tried in time")
+        self._tell(state="training", servers=[vars(server) for server in servers])
+
+    def _try_server(self, server: Server) -> None:
+        """Try a server from the node that will talk to it."""
+        address = f"http://{server.host}:{server.port}"
+        if health(server.host, server.port) == "gone":
+            self._end("failed", f"{address}/health/ cannot be reached from the trainer's node")
+        asked = Background(lambda: check_completion(server.host, server.port, "Hello"))
+        while not asked.done:
+            self._check()
+            time.sleep(POLL_SECONDS)
+        try:
+            print(f"{address} completes: {asked.result()!r}", flush=True)
+        except ServerUnwell as error:
+            self._end("failed", str(error))
 
     # supervision
 
+    def _check(self) -> None:
+        """Look at everything once; raises AttemptEnded when the attempt has an end."""
+        if self.signals and not self.graceful:
+            self._signalled()
+        if self.attempt.end.is_file():
+            raise AttemptEnded
+        self._collect()
+        if self._is_due("beat", BEAT_SECONDS):
+            self._beat()
+        if self._is_due("health", HEALTH_SECONDS):
+            self._check_health()
+        if self.progress is not None and self._is_due("progress", PROGRESS_SECONDS):
+            self._check_progress(self.progress)
+
+    def _signalled(self) -> None:
+        """SIGTERM: cancelled, preempted or out of time. Preempted with time to save, the training goes on to
+        the next step boundary."""
+        name = signal.Signals(self.signals[0]).name
+        if not self.task.is_slurm:
+            self._end("cancelled", f"received {name}")
+        told = end_of_signalled_job(self.task.key)
+        trainer = self.launch.config.trainer
+        if told.grace is not None and told.grace > trainer.stop_margin:
+            self.graceful = True
+            if self.keeper is not None:  # node 0 writes the deadline
+                self.keeper.stop_now()
+            self._tell(state="preempted: saving")
+            return
+        self._end(told.status, f"node {self.task.node} received {name}: {told.why}")
+
     def _collect(self) -> None:
         """Look at this node's programs; end the attempt when one has ended."""
-        roles = {role.name: role for role in self.launch.placement.nodes[self.task.node].roles}
+        trainers = {role.name for role in self.roles if isinstance(role, TrainerRole)}
         for name, program in self.programs.items():
             code = program.poll()
             if code is None or self.attempt.done(name).is_file():
                 continue
-            if isinstance(roles[name], TrainerRole) and code == 0:
+            if name in trainers and code == 0:
                 write_json(self.attempt.done(name), {"code": code})
                 continue
-            self._end("failed", f"{name} ended with code {code}\n{log_excerpt(program.log)}")
-        trainers = self.launch.placement.trainers
+            how = f"ended with exit code {code}" if code < 128 else f"was killed by signal {code - 128}"
+            self._fail(f"{name} {how}", program.log)
+        names = [role.name for _, role in self.launch.placement.trainers]
         is_master = self.task.node == self.launch.placement.master_node
-        if is_master and all(self.attempt.done(role.name).is_file() for _, role in trainers):
-            try:
-                verify_training(self.launch.config, self.run.output)
-            except TrainingIncomplete as error:
-                self._end("failed", str(error))
-            self._end("complete", "the trainer ended and its last checkpoint is complete")
+        if is_master and all(self.attempt.done(name).is_file() for name in names):
+            self._trainers_ended()
 
-    def _check(self) -> None:
-        if self.cancelled:
-            self._end("cancelled", f"node {self.task.node} received {self.cancelled}")
-        if self.attempt.end.is_file():
-            raise AttemptEnded
+    def _trainers_ended(self) -> None:
+        """All trainers ended without an error: complete, or stopped before the end of the job."""
+        if self.attempt.stopped.is_file():
+            step = read_json(self.attempt.stopped)["step"]
+            why = "the job was preempted" if self.graceful else "the wall-time of the job is near"
+            self._end("preempted" if self.graceful else "stopped", f"saved checkpoint-{step}: {why}")
+        try:
+            verify_training(self.launch.config, self.run.output)
+        except TrainingIncomplete as error:
+            self._end("failed", f"the trainer ended without an error, but {error}", lasting=True)
+        self._end("complete", "the trainer ended and its last checkpoint is complete")
 
-    def _end(self, status: str, cause: str) -> Any:
-        self.attempt.finish(status, cause)
+    def _beat(self) -> None:
+        """Show that this supervisor lives, and look whether the others do."""
+        os.utime(self.attempt.node(self.task.node))
+        now = time.monotonic()
+        for index in range(len(self.launch.placement.nodes)):
+            path = self.attempt.node(index)
+            if index == self.task.node or not path.is_file():
+                continue
+            stamp = path.stat().st_mtime
+            seen, when = self.beats.get(index, (0.0, now))
+            # by this node's own clock: those of the nodes need not agree
+            self.beats[index] = (stamp, now if stamp != seen else when)
+            if now - self.beats[index][1] > SILENT_NODE_SECONDS:
+                why = f"silent for {SILENT_NODE_SECONDS:.0f} s"
+                self._end("failed", f"the supervisor on {read_json(path)['host']} is {why}", accident=True)
+
+    def _check_health(self) -> None:
+        """A server process can live on without listening any more."""
+        for role in self.roles:
+            if not isinstance(role, RolloutRole) or not self.attempt.ready(role.name).is_file():
+                continue
+            port = self._port(role.http_port_offset)
+            dead = self.dead_answers.get(role.name, 0) + 1 if health("127.0.0.1", port) == "gone" else 0
+            self.dead_answers[role.name] = dead
+            if dead >= DEAD_ANSWERS:
+                self._fail(f"{role.name} lives, but /health on port {port} does not", self._log(role.name))
+
+    def _check_progress(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if progress.observe(now):
+            self._check_space(progress.step)
+            return
+        if any(self.attempt.done(role.name).is_file() for role in self.roles):
+            return  # the trainer has ended: no more steps are due
+        if progress.is_stalled(now):
+            since = f"no new step for {progress.silence(now):.0f} s after step {progress.step}"
+            bound = f"the bound is {progress.bound:.0f} s (trainer.stall_timeout)"
+            self._fail(f"the training stands still: {since}; {bound}")
+        if progress.is_suspicious(now) and self._is_due("suspicion", SUSPICION_SECONDS):
+            cause = explain([Path(self.facts["logs"])])
+            if cause:
+                since = f"no new step for {progress.silence(now):.0f} s after step {progress.step}"
+                self._end("failed", f"the training stands still: {since}\n{cause}")
+
+    def _check_space(self, step: int) -> None:
+        """Look whether the next checkpoint fits, when it is due before the next line of the log, and at the
+        start: a disk that is full now is full then too."""
+        trainer, total = self.launch.config.trainer, 10**9
+        if self.progress is not None and self.progress.max_steps:
+            total = self.progress.max_steps
+        ahead = next_save(step, trainer.save_steps, total) - step
+        if step != self.facts["resume_step"] and ahead > trainer.logging_steps:
+            return
+        needed = checkpoint_size(self.run, self.launch)
+        missing = missing_space(self.run.output, needed)
+        if missing:
+            why = f"it needs {needed / 1e9:.3g} GB, {missing / 1e9:.3g} GB are missing"
+            where = f"on the filesystem of {self.run.output}"
+            self._end("failed", f"no space for the next checkpoint: {why} {where}", lasting=True)
+
+    def _fail(self, what: str, log: Path | None = None) -> Any:
+        """End the attempt with the first cause that the logs of all roles show."""
+        self._end("failed", explain([Path(self.facts["logs"])], what, log))
+
+    def _end(self, status: Any, cause: str, *, lasting: bool = False, accident: bool = False) -> Any:
+        self.attempt.finish(status, cause, lasting=lasting, accident=accident)
         raise AttemptEnded
 
-    def _wait(self, ready: Callable[[], bool], seconds: float, why: str, log: Path | None = None) -> None:
+    def _wait(self, ready: Callable[[], bool], seconds: float, why: str) -> None:
         """Wait for something, while every program of this node lives and nobody ended the attempt."""
         deadline = time.monotonic() + seconds
         while not ready():
             self._check()
-            self._collect()
             if time.monotonic() > deadline:
-                excerpt = f"\n{log_excerpt(log)}" if log else ""
-                self._end("failed", f"{why} (waited {seconds:.0f} s){excerpt}")
+                self._fail(f"{why} (waited {seconds:.0f} s)") if self.facts else self._end("failed", why)
             time.sleep(POLL_SECONDS)
+
+    # after the end
+
+    def part(self) -> Verdict | None:
+        """Leave the attempt: the first living node decides what follows, when all programs have ended.
+
+        Returns None when nobody decided in time.
+        """
+        write_json(self.attempt.left(self.task.node), {})
+        nodes = range(len(self.launch.placement.nodes))
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while time.monotonic() < deadline and not all(self.attempt.left(i).is_file() for i in nodes):
+            time.sleep(POLL_SECONDS)
+        living = [index for index in nodes if self.attempt.left(index).is_file()]
+        if self.task.node == living[0]:
+            verdict = self._judge(whole=len(living) == len(nodes))
+            create_once(self.attempt.verdict, vars(verdict))
+        while not self.attempt.verdict.is_file():
+            if time.monotonic() > deadline + LEAVE_SECONDS:
+                return None
+            time.sleep(POLL_SECONDS)
+        decided = Verdict(**read_json(self.attempt.verdict))
+        self._tell(verdict=decided.action, why=decided.why)
+        return decided
+
+    def _judge(self, *, whole: bool) -> Verdict:
+        verdict = judge(self.run, self.launch, self._jobs(), read_json(self.attempt.end))
+        if verdict.action == "again" and self.task.is_slurm:
+            # a try in this job needs all of its nodes, and time for more than loading
+            needed = self.launch.config.trainer.stop_margin + self._startup_seconds()
+            if not whole or (self.keeper and self.keeper.remaining() < needed):
+                return replace(verdict, action="requeue")
+        return verdict
+
+    def _jobs(self) -> list[str]:
+        """This job and those that it continues: the driver may not have recorded it yet."""
+        jobs = self.run.jobs()
+        return jobs if self.task.key.job in jobs else [self.task.key.job]
+
+    def _startup_seconds(self) -> float:
+        """How long this attempt took until its first step, as a measure of the next one."""
+        first = self.progress.first_step if self.progress else None
+        return time.time() - self.facts["started"] if first is None and self.facts else 0.0
+
+    def requeue(self) -> None:
+        """The first living node puts the job back into the queue, unless Slurm does so itself."""
+        if not self.attempt.verdict.is_file() or self.task.node != self._first_living():
+            return
+        job = self.task.key.job
+        try:
+            facts = slurm.job_facts(job)
+            if facts is not None and facts.restarts > self.task.key.restart:
+                return  # Slurm requeued it: a preemption
+            slurm.requeue(job)
+        except (slurm.Refused, slurm.NoAnswer) as error:
+            # the driver, if it lives, or the next one submits another job
+            print(f"job {job} could not be requeued: {error}", flush=True)
+            return
+        time.sleep(LEAVE_SECONDS)  # the end of this job: a task that returned would look like its success
+
+    def _first_living(self) -> int:
+        nodes = range(len(self.launch.placement.nodes))
+        return next(index for index in nodes if self.attempt.left(index).is_file())
 
     # small things
 
     def _start(self, name: str, argv: tuple[str, ...], environment: Mapping[str, str]) -> None:
         base = clean_environment(self.launch.config, os.environ)
+        base |= {
+            leftovers.MARK: str(self.run.path),
+            leftovers.ATTEMPT: str(self.task.key),
+            # compiled kernels: on the shared filesystem all ranks of all nodes would wait for its locks
+            "TRITON_CACHE_DIR": f"/tmp/grpoflow-triton-{os.getuid()}",
+        }
         self.programs[name] = start(name, Command(argv, environment), base, self._log(name))
         print(f"started {name}: {json.dumps(argv)}", file=sys.stderr, flush=True)
 
@@ -308,10 +573,35 @@ class Node:
         visible = given.split(",") if given else [str(gpu) for gpu in range(max(gpus) + 1)]
         return {"CUDA_VISIBLE_DEVICES": ",".join(visible[gpu] for gpu in gpus)}
 
+    def _is_due(self, what: str, seconds: float) -> bool:
+        now = time.monotonic()
+        if now < self.due.get(what, 0.0):
+            return False
+        self.due[what] = now + seconds
+        return True
+
     def _tell(self, **facts: Any) -> None:
         """Update allocation.json, which drivers and `grpoflow status` read. Node 0 speaks for all."""
         if self.task.node == 0:
             self.told |= facts
-            write_json(
-                self.run.allocation, {"job_id": self.task.job_id, "attempt": self.task.key, **self.told}
-            )
+            job = {"job_id": self.task.key.job, "attempt": str(self.task.key)}
+            write_json(self.run.allocation, {**job, **self.told})
+
+
+def checkpoint_size(run: RunDirectory, launch: Launch) -> int:
+    """Bytes of the next checkpoint: as the last one, before the first one as planned, 0 if unknown."""
+    newest = newest_checkpoint(run.output)
+    if newest is not None:
+        return size_of(newest.path)
+    planned = disk(Subject(launch.experiment, launch.config, 0))
+    return planned.per_checkpoint if planned else 0
+
+
+def tracker_environment(run: str) -> dict[str, str]:
+    """One run in wandb and SwanLab over all attempts: without an id each attempt would open another."""
+    return {
+        "WANDB_RUN_ID": run,
+        "WANDB_RESUME": "allow",
+        "SWANLAB_RUN_ID": run,
+        "SWANLAB_RESUME": "allow",
+    }

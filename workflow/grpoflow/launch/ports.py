@@ -12,26 +12,30 @@ class NoFreePorts(Exception):
     """No block of ports is free."""
 
 
-def port_block(job_id: int, size: int, first: int) -> int:
-    """Find the base of a free block of `size` ports for a job.
+def port_block(seed: int, size: int, first: int) -> int:
+    """Find the base of a free block of `size` ports.
 
-    Jobs that share a node start at different blocks; a block with a taken port is passed over.
+    Jobs that share a node start at different blocks (`seed` follows from the job id), and so do the attempts
+    of a job; a block with a taken port is passed over.
 
     Raises:
         NoFreePorts: every block from `first` up to the ephemeral ports is taken.
     """
     blocks = max(1, (EPHEMERAL_FLOOR - first) // size)
     for offset in range(blocks):
-        base = first + (job_id + offset) % blocks * size
+        base = first + (seed + offset) % blocks * size
         if all(is_free(port) for port in range(base, base + size)):
             return base
     raise NoFreePorts(f"no {size} consecutive free ports between {first} and {EPHEMERAL_FLOOR}")
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on the port now. A socket in TIME_WAIT does not count as taken."""
+    """Whether a server could listen on the port now.
+
+    Tried as `swift rollout` tries it, without SO_REUSEADDR (swift/utils/utils.py:299): it takes a port in
+    TIME_WAIT, left by the server of the attempt before, for a taken one and moves to the next.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("0.0.0.0", port))
         except OSError:

@@ -3,23 +3,28 @@
 results/EXPERIMENT/runs/RUN/
     run.json          identity: convergence keys and the fingerprints of what it starts from
     launch.json       how the next job is to be started (configuration, placement, paths)
-    job.json          the job that was submitted last (written by drivers)
-        allocation.json   what that job is doing: attempt, servers, state (written by its first node)
+    job.json          the jobs of the run: the live or last one, and those that it continues
+    allocation.json   what the job is doing: attempt, servers, state (written by its first node)
+    driver.lock       which driver may submit and cancel
     output/           output_dir of ms-swift: checkpoints, logging.jsonl, completions.jsonl
-    attempts/KEY/     rendezvous of the nodes of one attempt (KEY: job id and restart count)
+    attempts/KEY/     rendezvous of the nodes of one attempt (KEY: job id, restart of the job, try in it)
     submitit/         scripts, pickles and outputs of submitit
 """
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from grpoflow.config import Config
 from grpoflow.files import create_once, read_json, write_json
 from grpoflow.plan.placement import Placement
+
+Status = Literal["complete", "stopped", "failed", "preempted", "cancelled"]
 
 
 @dataclass(frozen=True)
@@ -49,16 +54,53 @@ class RunDirectory:
         return self.path / "output"
 
     @property
+    def log(self) -> Path:
+        return self.output / "logging.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "driver.lock"
+
+    @property
     def submitit(self) -> Path:
         return self.path / "submitit"
 
-    def attempt(self, key: str) -> Attempt:
-        return Attempt(self.path / "attempts" / key)
+    def attempt(self, key: AttemptKey) -> Attempt:
+        return Attempt(self.path / "attempts" / str(key))
+
+    def attempts(self, jobs: Sequence[str]) -> list[Attempt]:
+        """The attempts of these jobs that were opened, oldest first."""
+        keys = [AttemptKey.parse(path.name) for path in (self.path / "attempts").glob("*")]
+        found = sorted((jobs.index(key.job), key.restart, key.again) for key in keys if key.job in jobs)
+        attempts = [self.attempt(AttemptKey(jobs[job], restart, again)) for job, restart, again in found]
+        return [attempt for attempt in attempts if attempt.facts.is_file()]
+
+    def jobs(self) -> list[str]:
+        """The ids of the recorded job and of those that it continues, oldest first."""
+        facts = read_json(self.job) if self.job.is_file() else {}
+        return [*facts.get("continues", []), *([facts["id"]] if "id" in facts else [])]
+
+
+@dataclass(frozen=True)
+class AttemptKey:
+    """Which attempt: of which job, after how many requeues of Slurm's, after how many tries of ours."""
+
+    job: str
+    restart: int = 0
+    again: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.job}.{self.restart}.{self.again}"
+
+    @classmethod
+    def parse(cls, text: str) -> AttemptKey:
+        job, restart, again = text.split(".")
+        return cls(job, int(restart), int(again))
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """The files by which the nodes of one attempt agree. Every file is written once, by rename or link."""
+    """The files by which the nodes of one attempt agree. Every file is written by rename or link."""
 
     path: Path
 
@@ -67,21 +109,53 @@ class Attempt:
         return self.path / "attempt.json"
 
     def node(self, index: int) -> Path:
+        """Address of a node; its time of modification is the heartbeat of the node's supervisor."""
         return self.path / "nodes" / f"{index}.json"
+
+    def linked(self, index: int) -> Path:
+        """Written when a node has reached all other nodes that it must reach."""
+        return self.path / "linked" / f"{index}.json"
 
     def ready(self, role: str) -> Path:
         return self.path / "ready" / f"{role}.json"
+
+    @property
+    def serving(self) -> Path:
+        """Written when all rollout servers are ready and were tried from the trainer's node."""
+        return self.path / "serving.json"
 
     def done(self, role: str) -> Path:
         return self.path / "done" / f"{role}.json"
 
     @property
+    def deadline(self) -> Path:
+        """When the job ends, for the training callback (grpoflow.training_env.walltime)."""
+        return self.path / "deadline.json"
+
+    @property
+    def stopped(self) -> Path:
+        """Written by the training callback: training stopped by itself, with a complete checkpoint."""
+        return self.path / "stopped.json"
+
+    @property
     def end(self) -> Path:
         return self.path / "end.json"
 
-    def finish(self, status: str, cause: str) -> None:
-        """End the attempt on all nodes. The first cause stays; what follows from it is not written."""
-        create_once(self.end, {"status": status, "cause": cause})
+    def left(self, index: int) -> Path:
+        """Written when all programs of a node have ended."""
+        return self.path / "left" / f"{index}.json"
+
+    @property
+    def verdict(self) -> Path:
+        return self.path / "verdict.json"
+
+    def finish(self, status: Status, cause: str, *, lasting: bool = False, accident: bool = False) -> None:
+        """End the attempt on all nodes. The first cause stays; what follows from it is not written.
+
+        lasting: another attempt would meet the same cause. accident: it would not.
+        """
+        facts = {"status": status, "cause": cause, "lasting": lasting, "accident": accident}
+        create_once(self.end, {**facts, "time": time.time()})
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from grpoflow.checkpoints import CheckpointError
 from grpoflow.files import new_log_directory
+from grpoflow.launch.driver import DriverOrphaned, JobFailed
 from grpoflow.launch.job import SubmissionFailed
 from grpoflow.launch.process import ProgramFailed
 from grpoflow.plan.problem import PlanError
@@ -22,7 +23,7 @@ from .evaluate import evaluate
 from .export import export_hf
 from .preflight import preflight
 from .report import report
-from .rl import DriverOrphaned, rollout_server, train_grpo
+from .rl import rollout_server, train_grpo
 from .sft import sft
 
 STAGES: dict[str, Callable[[Stage], None]] = {
@@ -39,7 +40,10 @@ STAGES: dict[str, Callable[[Stage], None]] = {
     "report": report,
 }
 RL_STAGES = ("rollout_server", "train_grpo")
-EXPECTED = (StageFailed, ProgramFailed, CheckpointError, SubmissionFailed, PlanError, DriverOrphaned)
+EXPECTED = (
+    *(StageFailed, ProgramFailed, CheckpointError, PlanError),
+    *(SubmissionFailed, JobFailed, DriverOrphaned),
+)
 
 
 def run(job: Any) -> int:

@@ -1,0 +1,90 @@
+"""When the job ends, as Slurm itself says, and what a SIGTERM means."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpoflow.files import write_json
+
+from . import slurm
+from .run import AttemptKey, Status
+
+ASK_SECONDS = 30.0
+SIGNAL_SECONDS = 5.0
+CLOCK_SECONDS = 5.0
+
+
+class DeadlineKeeper:
+    """Writes the file that the training callback reads, again whenever Slurm changes the end of the job.
+
+    A thread of its own: while slurmctld restarts, each question takes its time-out.
+    """
+
+    def __init__(self, path: Path, job: str | None, margin: float):
+        self._path, self._job, self._margin = path, job, margin
+        self._end: float | None = None
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        self._write()
+        if self._job is not None:
+            threading.Thread(target=self._run, args=(self._job,), daemon=True).start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def stop_now(self) -> None:
+        """Tell the training to save and stop at its next step boundary."""
+        self.stop()
+        self._end = time.time()
+        self._write()
+
+    def remaining(self) -> float:
+        """Seconds until the job ends; infinite without a limit."""
+        return math.inf if self._end is None else self._end - time.time()
+
+    def _run(self, job: str) -> None:
+        while not self._stop.is_set():
+            try:
+                facts = slurm.job_facts(job)
+            except slurm.NoAnswer:
+                facts = None  # what was known still holds
+            if facts is not None and facts.is_running and facts.end != self._end and not self._stop.is_set():
+                self._end = facts.end
+                self._write()
+            self._stop.wait(ASK_SECONDS)
+
+    def _write(self) -> None:
+        write_json(self._path, {"end": self._end, "margin": self._margin})
+
+
+@dataclass(frozen=True)
+class Signalled:
+    """Why Slurm sent SIGTERM to a job."""
+
+    status: Status
+    why: str
+    grace: float | None = None
+    """Seconds that a preempted job may go on."""
+
+
+def end_of_signalled_job(key: AttemptKey) -> Signalled:
+    """Ask Slurm why it sent SIGTERM: it says so in the state of the job, not in the signal."""
+    try:
+        facts = slurm.job_facts(key.job, SIGNAL_SECONDS)
+    except slurm.NoAnswer as error:
+        return Signalled("cancelled", f"Slurm does not say why ({error})")
+    if facts is None:
+        return Signalled("cancelled", "Slurm does not know the job any more")
+    now = time.time()
+    if facts.restarts > key.restart:
+        return Signalled("preempted", "Slurm put the job back into the queue (preemption, or a requeue)")
+    if facts.is_preempted and facts.state == "RUNNING" and facts.end is not None:
+        return Signalled("preempted", "the job makes room for one of higher priority", facts.end - now)
+    if facts.limit and facts.started and now > facts.started + facts.limit - CLOCK_SECONDS:
+        return Signalled("stopped", "the wall-time was over before the training had stopped")
+    return Signalled("cancelled", "the job was cancelled")
