@@ -28,7 +28,7 @@ from grpoflow.plan.auto import Choice
 from grpoflow.plan.inputs import as_parallel, placement_of, sft_ranks_per_node
 from grpoflow.plan.layout import LayoutSpec
 from grpoflow.plan.memory import NOT_MODELLED, RankMemory
-from grpoflow.plan.placement import Placement, TrainerRole
+from grpoflow.plan.placement import Placement
 from grpoflow.plan.throughput import DEFAULT_ASSUMPTIONS, gpu_hours
 from grpoflow.preflight.estimate import (
     batch_of,
@@ -374,16 +374,3 @@ def _rl_stages(
 
 def _gpus_of_one_node(placement: Placement) -> int:
     return max(1 + max(gpu for role in node.roles for gpu in role.gpus) for node in placement.nodes)
-
-
-def roles_of(placement: Placement) -> list[tuple[int, str, tuple[int, ...], str]]:
-    """(node, role, GPUs, ranks or size) of every role, for tables."""
-    rows = []
-    for node in placement.nodes:
-        for role in node.roles:
-            if isinstance(role, TrainerRole):
-                detail = f"ranks {role.first_rank}-{role.last_rank}"
-            else:
-                detail = f"TP {role.tp} x DP {role.dp}"
-            rows.append((node.index, role.name, role.gpus, detail))
-    return rows
