@@ -1,4 +1,5 @@
-# Two views of one job (grpoflow.launch): both attach to it, and the first one submits it.
+# Two views of one job (grpoflow.launch): both attach to it, and the first one submits it. The job is tried again
+# as often as trainer.max_restarts says; a retry of the rule would do the same once more.
 
 
 rule rollout_server:
@@ -12,6 +13,7 @@ rule rollout_server:
         "results/{experiment}/endpoints.json",
     log:
         "logs/rules/rollout_server-{experiment}.log",
+    retries: 0
     conda:
         "../../envs/orchestrator/environment.yaml"
     resources:
@@ -37,6 +39,7 @@ rule train_grpo:
         "results/{experiment}/train.json",
     log:
         "logs/rules/train_grpo-{experiment}.log",
+    retries: 0
     conda:
         "../../envs/orchestrator/environment.yaml"
     resources:
