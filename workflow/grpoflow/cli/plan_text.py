@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpoflow.preflight.text import paint
+from grpoflow.preflight.text import WIDTH, paint
 
 GIB = 2**30
 BAR = 40
@@ -159,7 +160,7 @@ def _memory(memory: Mapping[str, Any] | None, colour: bool) -> list[str]:
         f"KV cache of an engine: {rollout['kv_tokens']:,} tokens, {rollout['full_length_sequences']} "
         f"sequences of full length; max_num_seqs at most {rollout['largest_max_num_seqs']}"
     )
-    return lines
+    return lines + textwrap.wrap(f"not modelled: {'; '.join(memory['not_modelled'])}", WIDTH)
 
 
 def _cost(cost: Mapping[str, Any]) -> list[str]:
