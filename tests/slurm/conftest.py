@@ -5,11 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cluster_client import ClusterClient
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "standin"))
 
 ROOT = Path(os.environ.get("GRPOFLOW_TEST_CLUSTER") or f"/tmp/grpoflow-test-cluster-{os.getuid()}")
 

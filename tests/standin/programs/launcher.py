@@ -25,6 +25,7 @@ def main(argv: list[str]) -> int:
     torchrun = any(name in os.environ for name in TORCHRUN)
     if torchrun != (command == "megatron rlhf"):
         raise SystemExit(f"{command} {'needs' if not torchrun else 'must not see'} {' and '.join(TORCHRUN)}")
+    print(f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')}")
     print(f"run sh: `{sys.executable} {file} {' '.join(words)}`", flush=True)
     problems = load_catalogue("4.6.0").check_argv(command, words)
     if problems:

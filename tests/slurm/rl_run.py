@@ -1,0 +1,167 @@
+"""An RL job under test on the cluster: its drivers, its processes, its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import drive
+from cluster_client import ClusterClient
+from grpoflow.checkpoints import newest_checkpoint
+from grpoflow.files import read_json
+from grpoflow.launch.leftovers import ATTEMPT, MARK
+from grpoflow.launch.processes import process_start
+from grpoflow.launch.run import RunDirectory
+from grpoflow.metrics import read_steps
+from scene import Scene
+
+DRIVE = Path(drive.__file__)
+
+
+class RlRun:
+    """One run of the stand-in (or of the real programs) in a directory of its own."""
+
+    def __init__(self, cluster: ClusterClient, directory: Path, *overlays: dict[str, Any], **resources: Any):
+        self.cluster, self.directory = cluster, directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self.scene = Scene(directory)
+        drive.prepare(directory, self.scene.dataset)
+        self.raw = self.scene.raw(*overlays)
+        self.config = self.scene.config(*overlays)
+        defaults = {"launcher": "slurm", "mem_mb": 500, "runtime": 10, "cpus_per_task": 1}
+        self.resources = defaults | resources
+        self.drivers: list[subprocess.Popen[bytes]] = []
+
+    # drivers
+
+    def drive(self, stage: str = "train_grpo") -> Driver:
+        """Start a driver."""
+        log = self.directory / f"driver-{len(self.drivers)}.log"
+        argv = [sys.executable, str(DRIVE), stage, json.dumps(self.raw), json.dumps(self.resources)]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                argv, cwd=self.directory, env=self.cluster.env, stdout=output, stderr=output,
+                stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        self.drivers.append(process)
+        return Driver(process, log)
+
+    # files
+
+    @property
+    def run(self) -> RunDirectory:
+        (path,) = (self.directory / "results/main/runs").glob("*")
+        return RunDirectory(path)
+
+    def allocation(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = read_json(self.run.allocation)
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def job(self) -> str:
+        return str(read_json(self.run.job)["id"])
+
+    def step(self) -> int:
+        """The last logged step."""
+        try:
+            steps = read_steps(self.run.log)
+        except ValueError:
+            return 0
+        return int(steps[-1]["step"]) if steps else 0
+
+    def ends(self) -> list[dict[str, Any]]:
+        """How the attempts ended, oldest first."""
+        attempts = self.run.attempts(self.run.jobs())
+        return [read_json(attempt.end) if attempt.end.is_file() else {} for attempt in attempts]
+
+    def wait_for_step(self, step: int, seconds: float = 40.0) -> None:
+        wait(lambda: self.step() >= step, seconds, lambda: f"at step {self.step()}: {self.allocation()}")
+
+    def check_complete(self, steps: int, interruptions: int = 0, save_steps: int | None = None) -> None:
+        """All steps are done, the last checkpoint is complete, and of the work at most one save interval per
+        interruption was done twice."""
+        lines = [json.loads(line) for line in self.run.log.read_text().splitlines()]
+        done = [int(line["iteration"].partition("/")[0]) for line in lines if "iteration" in line]
+        assert sorted(set(done)) == list(range(1, steps + 1))
+        interval = save_steps or self.config.trainer.save_steps
+        assert len(done) - steps <= interruptions * interval
+        newest = newest_checkpoint(self.run.output)
+        assert newest is not None
+        assert newest.step == steps
+
+    # processes
+
+    def processes(self, *words: str) -> list[int]:
+        """The run's processes whose command line holds all the words, the launchers first."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            pid = int(path.parent.name)
+            try:
+                environment = path.read_bytes().decode(errors="replace").split("\0")
+                line = (path.parent / "cmdline").read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            ours = any(text.startswith(f"{MARK}={self.directory}/") for text in environment)
+            if ours and process_start(pid) and all(word in line for word in words):
+                found.append(pid)
+        return sorted(found)
+
+    def kill(self, *words: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal to the youngest process with these words in its command line."""
+        os.kill(self.processes(*words)[-1], number)
+
+    def start_now(self) -> None:
+        """Do not wait for the hold of a requeued job."""
+        job = self.job()
+        wait(
+            lambda: self.cluster.squeue(job, "%T %r").startswith("PENDING"),
+            40,
+            lambda: self.cluster.squeue(job),
+        )
+        self.cluster.run("scontrol", "update", f"jobid={job}", "StartTime=now")
+
+
+class Driver:
+    """A driver process and what it said."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path):
+        self.process, self.log = process, log
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait(self, seconds: float = 60.0) -> int:
+        """Wait for its end and return its exit code."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the driver goes on after {seconds:.0f} s:\n{self.said}") from None
+
+    def succeeds(self, seconds: float = 60.0) -> None:
+        assert self.wait(seconds) == 0, self.said
+
+    def wait_for(self, text: str, seconds: float = 30.0) -> None:
+        wait(lambda: text in self.said, seconds, lambda: self.said)
+
+
+def wait(ready: Callable[[], Any], seconds: float, explain: Callable[[], str] = str) -> None:
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < deadline, explain()
+        time.sleep(0.1)
+
+
+def marks(pid: int) -> str:
+    """The attempt that a process belongs to."""
+    text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+    return next(line.partition("=")[2] for line in text.split("\0") if line.startswith(ATTEMPT))
