@@ -59,7 +59,6 @@ def _is_section(kind: Any) -> bool:
         ({"trainer": {"parallel": "aut"}}, "trainer.parallel", "aut", "a mapping of keys or 'auto'"),
         ({"trainer": {"backend": "fsdp"}}, "trainer.backend", "fsdp", "'megatron' or 'swift'"),
         ({"trainer": {"save_steps": 2.5}}, "trainer.save_steps", 2.5, "an integer"),
-        ({"export": {"checkpoint": "first"}}, "export.checkpoint", "first", "'last' or an integer"),
         ({"trainer": {"epochs": 2}}, "trainer.epochs", 2, "train_steps: null, or epochs: null"),
         ({"rollout": {"nodes": 0}}, "rollout.gpus", None, "1 to 7"),
         ({"rollout": {"gpus": 2}}, "rollout.gpus", 2, "null"),

@@ -53,11 +53,12 @@ def table(rows: Sequence[Sequence[object]]) -> list[str]:
     return lines
 
 
-def bar(used: int, capacity: int, colour: bool = False) -> str:
-    """A bar of `used` against `capacity`; red above the share that is refused, yellow above the tight one."""
+def bar(used: int, capacity: int, colour: bool = False, *, planned: bool = False) -> str:
+    """A bar of `used` against `capacity`; red above the share that is refused, yellow above the tight one.
+    What is `planned` (vLLM takes the share it is told to) is green."""
     share = used / capacity
     filled = min(BAR, round(share * BAR))
-    style = "refuse" if share > FULL else "warn" if share > TIGHT else "ok"
+    style = "ok" if planned or share <= TIGHT else "warn" if share <= FULL else "refuse"
     return paint(FILLED * filled, style, colour) + EMPTY * (BAR - filled)
 
 
@@ -145,9 +146,9 @@ def _memory(memory: Mapping[str, Any] | None, colour: bool) -> list[str]:
         used = rank["peak_bytes"]
         name = f"{prefix}{rank['role']}".ljust(width)
         host = f", host {rank['host_bytes'] / GIB:.1f} GiB" if rank["host_bytes"] else ""
+        drawn = bar(used, capacity, colour, planned=rank is memory["rollout"])
         lines.append(
-            f"{name}  {bar(used, capacity, colour)}  {used / GIB:5.1f} GiB {used / capacity:4.0%} in the "
-            f"{rank['peak_phase']} phase{host}"
+            f"{name}  {drawn}  {used / GIB:5.1f} GiB {used / capacity:4.0%} in the {rank['peak_phase']} phase{host}"
         )
         held = [
             item for item in rank["items"] if item["where"] == "gpu" and rank["peak_phase"] in item["phases"]

@@ -38,7 +38,7 @@ def exported_checkpoint_will_exist(subject: Subject) -> Iterator[Finding]:
     """Protects from an export that finds no checkpoint after the training."""
     trainer, wanted = subject.config.trainer, subject.config.export.checkpoint
     steps = trainer.train_steps
-    if wanted == "last" or steps is None:
+    if isinstance(wanted, str) or steps is None:
         return
     last, step, kept = steps // trainer.save_steps, trainer.save_steps, trainer.save_total_limit
     saved = sorted({steps, *(step * n for n in range(max(1, last - kept + 1), last + 1))})[-kept:]
