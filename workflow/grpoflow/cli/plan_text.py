@@ -148,7 +148,8 @@ def _memory(memory: Mapping[str, Any] | None, colour: bool) -> list[str]:
         host = f", host {rank['host_bytes'] / GIB:.1f} GiB" if rank["host_bytes"] else ""
         drawn = bar(used, capacity, colour, planned=rank is memory["rollout"])
         lines.append(
-            f"{name}  {drawn}  {used / GIB:5.1f} GiB {used / capacity:4.0%} in the {rank['peak_phase']} phase{host}"
+            f"{name}  {drawn}  {used / GIB:5.1f} GiB {used / capacity:4.0%} in the "
+            f"{rank['peak_phase']} phase{host}"
         )
         held = [
             item for item in rank["items"] if item["where"] == "gpu" and rank["peak_phase"] in item["phases"]
