@@ -16,7 +16,7 @@ import drive
 from cluster_client import ClusterClient
 from grpoflow.checkpoints import newest_checkpoint
 from grpoflow.files import read_json
-from grpoflow.launch.leftovers import ATTEMPT, MARK
+from grpoflow.launch.leftovers import writers
 from grpoflow.launch.processes import process_start
 from grpoflow.launch.run import RunDirectory
 from grpoflow.metrics import read_steps
@@ -101,19 +101,13 @@ class RlRun:
     # processes
 
     def processes(self, *words: str) -> list[int]:
-        """The run's processes whose command line holds all the words, the launchers first."""
+        """The run's processes whose command line holds all the words, guards and launchers first."""
         found = []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            pid = int(path.parent.name)
-            try:
-                environment = path.read_bytes().decode(errors="replace").split("\0")
-                line = (path.parent / "cmdline").read_bytes().decode(errors="replace")
-            except OSError:
-                continue
-            ours = any(text.startswith(f"{MARK}={self.directory}/") for text in environment)
-            if ours and process_start(pid) and all(word in line for word in words):
+        for pid in writers(map(str, self.directory.glob("logs/main/train_grpo/attempt-*"))):
+            line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+            if process_start(pid) and all(word in line for word in words):
                 found.append(pid)
-        return sorted(found)
+        return found
 
     def kill(self, *words: str, number: int = signal.SIGKILL) -> None:
         """Send a signal to the youngest process with these words in its command line."""
@@ -159,9 +153,3 @@ def wait(ready: Callable[[], Any], seconds: float, explain: Callable[[], str] = 
     while not ready():
         assert time.monotonic() < deadline, explain()
         time.sleep(0.1)
-
-
-def marks(pid: int) -> str:
-    """The attempt that a process belongs to."""
-    text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
-    return next(line.partition("=")[2] for line in text.split("\0") if line.startswith(ATTEMPT))

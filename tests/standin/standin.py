@@ -12,7 +12,8 @@ Speed and trouble are set by environment variables (key `cluster.env` of the con
     STANDIN_STEP     seconds of a training step                    (default 0.1)
     STANDIN_SAVE     seconds between the parts of a checkpoint     (default 0)
     STANDIN_SHARD    bytes of a shard                              (default 4096)
-    STANDIN_FAULTS   a directory: a trainer that finds the file `eat` in it removes it and takes memory
+    STANDIN_FAULTS   a directory: a trainer that finds the file `eat` in it removes it and takes memory, one
+                     that finds the file `crash` fails at the step that is written in it
 """
 
 from __future__ import annotations

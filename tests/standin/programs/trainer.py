@@ -128,6 +128,7 @@ class Trainer:
         args, state = self.args, self.state
         self.call("on_step_begin")
         _maybe_eat()
+        _maybe_crash(state.iteration)
         count = args.global_batch_size // args.num_generations
         start = state.consumed_train_samples // args.num_generations
         prompts = [self.prompts[(start + index) % len(self.prompts)] for index in range(count)]
@@ -190,6 +191,13 @@ def _maybe_eat() -> None:
     while True:
         hoard.append(bytes(range(256)) * (1 << 16))
         time.sleep(0.01)
+
+
+def _maybe_crash(iteration: int) -> None:
+    """Fail at the step that the file `crash` names, at every attempt."""
+    faults = Path(os.environ.get("STANDIN_FAULTS", "/nowhere"))
+    if (faults / "crash").exists() and iteration == int((faults / "crash").read_text()):
+        raise RuntimeError("the file `crash` says so")
 
 
 def main(argv: list[str]) -> None:

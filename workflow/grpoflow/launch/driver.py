@@ -55,6 +55,7 @@ class Driver:
     lock: DriverLock = field(init=False)
     ancestors: Ancestors = field(default_factory=Ancestors)
     interrupted: bool = False
+    told: set[str] = field(default_factory=set)
 
     def __enter__(self) -> Driver:
         self.run.path.mkdir(parents=True, exist_ok=True)
@@ -128,6 +129,7 @@ class Driver:
                 reason = job.reason() if state == "pending" else ""
             if steps := follower.read():
                 last = describe(steps[-1])
+            self._tell_ends()
             text = _describe(job, state, reason, allocation)
             said = self._say_once(text if until_ready else f"{text}  {last}".rstrip(), said)
             if until_ready and allocation.get("servers") and state == "running":
@@ -207,6 +209,17 @@ class Driver:
             raise JobFailed(message if verdict.why in ("", end["cause"]) else f"{message}\n{verdict.why}")
         self.say(f"{message.splitlines()[0]}; submitting it again")
         return self._submit(jobs)
+
+    def _tell_ends(self) -> None:
+        """Say how each attempt ended, as soon as it is known."""
+        for attempt in self.run.attempts(self.run.jobs()):
+            if attempt.path.name not in self.told and attempt.verdict.is_file():
+                self.told.add(attempt.path.name)
+                end, verdict = read_json(attempt.end), read_json(attempt.verdict)
+                follows = {"end": "", "again": "; trying again", "requeue": "; back into the queue"}
+                self.say(
+                    f"attempt {attempt.path.name} {end['status']}: {end['cause']}{follows[verdict['action']]}"
+                )
 
     def _left_no_end(self, job: str) -> bool:
         attempts = self.run.attempts([job])

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any, Literal
+
+from .guard import descendants
+from .processes import process_start
 
 HEALTH_SECONDS = 5.0
 COMPLETION_SECONDS = 300.0
@@ -40,6 +44,20 @@ def health(host: str, port: int) -> Health:
 
 def is_healthy(host: str, port: int) -> bool:
     return health(host, port) == "well"
+
+
+def engines(pid: int) -> dict[int, str]:
+    """The processes of vLLM below a process, called VLLM::EngineCore and VLLM::Worker, each with
+    its start time."""
+    found = {}
+    for below in descendants(pid):
+        try:
+            line = Path(f"/proc/{below}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"VLLM::" in line:
+            found[below] = process_start(below)
+    return found
 
 
 def check_completion(host: str, port: int, prompt: str) -> str:

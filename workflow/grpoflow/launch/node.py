@@ -8,8 +8,10 @@ the attempt on every node at once: a trainer that lost its server waits in a col
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -31,15 +33,17 @@ from grpoflow.plan.placement import RolloutRole, TrainerRole
 from grpoflow.preflight.estimate import disk
 from grpoflow.preflight.subject import Subject
 
-from . import leftovers, slurm
+from . import slurm
 from .background import Background
 from .completion import TrainingIncomplete, verify_training
 from .deadline import DeadlineKeeper, end_of_signalled_job
 from .explain import explain
-from .health import ServerUnwell, check_completion, health, is_healthy
+from .health import ServerUnwell, check_completion, engines, health, is_healthy
+from .leftovers import sweep
 from .links import Listener, links, reach
 from .ports import NoFreePorts, is_free, port_block
-from .process import Program, start
+from .process import Program, start, tail_text
+from .processes import process_start
 from .run import Attempt, AttemptKey, Launch, RunDirectory
 from .verdict import Verdict, judge
 from .watch import Progress, missing_space, next_save, size_of
@@ -53,7 +57,9 @@ HEALTH_SECONDS = 10.0
 PROGRESS_SECONDS = 2.0
 SUSPICION_SECONDS = 60.0
 LEAVE_SECONDS = 60.0
+RESERVED_BYTES = 1 << 20
 DEAD_ANSWERS = 3
+UVICORN = re.compile(r"Uvicorn running on http://\S+:(\d+) ")
 
 
 class AttemptEnded(Exception):
@@ -124,6 +130,7 @@ class Node:
     due: dict[str, float] = field(default_factory=dict)
     beats: dict[int, tuple[float, float]] = field(default_factory=dict)
     dead_answers: dict[str, int] = field(default_factory=dict)
+    engines: dict[str, dict[int, str]] = field(default_factory=dict)
 
     @property
     def roles(self) -> tuple[RolloutRole | TrainerRole, ...]:
@@ -140,6 +147,12 @@ class Node:
             self._work()
         except AttemptEnded:
             pass
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                self.attempt.finish("failed", f"supervisor of node {self.task.node}: {error!r}")
+                raise
+            self.run.reserve.unlink(missing_ok=True)  # room for what is still to be written
+            self.attempt.finish("failed", f"the disk is full: {error}", lasting=True)
         except Exception as error:
             self.attempt.finish("failed", f"supervisor of node {self.task.node}: {error!r}")
             raise
@@ -192,6 +205,7 @@ class Node:
             base = port_block(seed, placement.port_block_size, cluster.first_port)
         except NoFreePorts as error:
             self._end("failed", str(error))
+        self.run.reserve.write_bytes(bytes(RESERVED_BYTES))
         newest = newest_checkpoint(self.run.output)
         aside = set_aside_incomplete(self.run.output, newest)
         facts = {
@@ -210,8 +224,8 @@ class Node:
 
     def _try_links(self) -> None:
         """Try every connection between nodes, sweep what a former attempt left, and check the ports."""
-        found = leftovers.sweep(self.run.path, str(self.task.key))
-        if found:
+        former = {logs for logs in self.run.log_directories() if logs != self.facts["logs"]}
+        if found := sweep(former):
             print(f"killed {len(found)} processes of a former attempt: {found}", flush=True)
         wanted = links(self.launch.placement, self.facts["port_base"])
         for port in self._own_ports():
@@ -311,10 +325,11 @@ class Node:
             if isinstance(role, RolloutRole):
                 port = self._port(role.http_port_offset)
                 self._wait(
-                    lambda port=port: is_healthy("127.0.0.1", port),  # type: ignore[misc]
+                    lambda name=role.name, port=port: self._listens(name, port),  # type: ignore[misc]
                     timeout,
                     f"{role.name} is not healthy on port {port}",
                 )
+                self.engines[role.name] = engines(self.programs[role.name].guard.pid)
                 write_json(self.attempt.ready(role.name), {"after": time.time() - self.facts["started"]})
         names = [role.name for _, role in self.launch.placement.rollout_servers]
         self._wait(
@@ -329,6 +344,14 @@ class Node:
             write_json(self.attempt.serving, [vars(server) for server in servers])
         self._wait(self.attempt.serving.is_file, timeout, "the rollout servers were not tried in time")
         self._tell(state="training", servers=[vars(server) for server in servers])
+
+    def _listens(self, name: str, port: int) -> bool:
+        """Whether a server is healthy on its port; it may have moved to another one without an error."""
+        other = UVICORN.search(tail_text(self._log(name)))
+        if other is not None and int(other[1]) != port:
+            why = f"port {port} was taken meanwhile: {name} listens on {other[1]}"
+            self._end("failed", why, accident=True)
+        return is_healthy("127.0.0.1", port)
 
     def _try_server(self, server: Server) -> None:
         """Try a server from the node that will talk to it."""
@@ -422,10 +445,15 @@ class Node:
                 self._end("failed", f"the supervisor on {read_json(path)['host']} is {why}", accident=True)
 
     def _check_health(self) -> None:
-        """A server process can live on without listening any more."""
+        """A server process can live on without listening any more, and without the engine that generates: its
+        requests then hang, and those of the trainer have no time-out."""
         for role in self.roles:
             if not isinstance(role, RolloutRole) or not self.attempt.ready(role.name).is_file():
                 continue
+            for pid, started in self.engines[role.name].items():
+                if process_start(pid) != started:
+                    what = f"{role.name} lives, but its engine (process {pid}) has ended"
+                    self._fail(what, self._log(role.name))
             port = self._port(role.http_port_offset)
             dead = self.dead_answers.get(role.name, 0) + 1 if health("127.0.0.1", port) == "gone" else 0
             self.dead_answers[role.name] = dead
@@ -444,7 +472,7 @@ class Node:
             bound = f"the bound is {progress.bound:.0f} s (trainer.stall_timeout)"
             self._fail(f"the training stands still: {since}; {bound}")
         if progress.is_suspicious(now) and self._is_due("suspicion", SUSPICION_SECONDS):
-            cause = explain([Path(self.facts["logs"])])
+            cause = explain([Path(self.facts["logs"])]).text
             if cause:
                 since = f"no new step for {progress.silence(now):.0f} s after step {progress.step}"
                 self._end("failed", f"the training stands still: {since}\n{cause}")
@@ -467,7 +495,8 @@ class Node:
 
     def _fail(self, what: str, log: Path | None = None) -> Any:
         """End the attempt with the first cause that the logs of all roles show."""
-        self._end("failed", explain([Path(self.facts["logs"])], what, log))
+        found = explain([Path(self.facts["logs"])], what, log)
+        self._end("failed", found.text, accident=found.accident)
 
     def _end(self, status: Any, cause: str, *, lasting: bool = False, accident: bool = False) -> Any:
         self.attempt.finish(status, cause, lasting=lasting, accident=accident)
@@ -549,12 +578,8 @@ class Node:
 
     def _start(self, name: str, argv: tuple[str, ...], environment: Mapping[str, str]) -> None:
         base = clean_environment(self.launch.config, os.environ)
-        base |= {
-            leftovers.MARK: str(self.run.path),
-            leftovers.ATTEMPT: str(self.task.key),
-            # compiled kernels: on the shared filesystem all ranks of all nodes would wait for its locks
-            "TRITON_CACHE_DIR": f"/tmp/grpoflow-triton-{os.getuid()}",
-        }
+        # compiled kernels: on the shared filesystem all ranks of all nodes would wait for its locks
+        base["TRITON_CACHE_DIR"] = f"/tmp/grpoflow-triton-{os.getuid()}"
         self.programs[name] = start(name, Command(argv, environment), base, self._log(name))
         print(f"started {name}: {json.dumps(argv)}", file=sys.stderr, flush=True)
 

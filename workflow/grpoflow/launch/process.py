@@ -100,9 +100,16 @@ def tail(log: Path, lines: int = TAIL_LINES) -> Sequence[str]:
     """The last non-empty lines of a log. Progress bars (carriage returns) count as one line."""
     if not log.is_file():
         return ["(no output)"]
-    with log.open("rb") as content:
-        content.seek(0, os.SEEK_END)
-        content.seek(max(0, content.tell() - TAIL_BYTES))
-        text = content.read().decode("utf-8", "replace")
-    kept = [line.rpartition("\r")[2].rstrip() for line in text.split("\n")]
+    kept = [line.rpartition("\r")[2].rstrip() for line in tail_text(log).split("\n")]
     return [line for line in kept if line][-lines:]
+
+
+def tail_text(log: Path) -> str:
+    """The end of a log as it is; empty when there is none."""
+    try:
+        with log.open("rb") as content:
+            content.seek(0, os.SEEK_END)
+            content.seek(max(0, content.tell() - TAIL_BYTES))
+            return content.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -6,6 +6,7 @@ results/EXPERIMENT/runs/RUN/
     job.json          the jobs of the run: the live or last one, and those that it continues
     allocation.json   what the job is doing: attempt, servers, state (written by its first node)
     driver.lock       which driver may submit and cancel
+    reserve           disk space for the last words of an attempt
     output/           output_dir of ms-swift: checkpoints, logging.jsonl, completions.jsonl
     attempts/KEY/     rendezvous of the nodes of one attempt (KEY: job id, restart of the job, try in it)
     submitit/         scripts, pickles and outputs of submitit
@@ -62,6 +63,11 @@ class RunDirectory:
         return self.path / "driver.lock"
 
     @property
+    def reserve(self) -> Path:
+        """Bytes to give up when the disk is full, so that the end of the attempt can be written."""
+        return self.path / "reserve"
+
+    @property
     def submitit(self) -> Path:
         return self.path / "submitit"
 
@@ -74,6 +80,11 @@ class RunDirectory:
         found = sorted((jobs.index(key.job), key.restart, key.again) for key in keys if key.job in jobs)
         attempts = [self.attempt(AttemptKey(jobs[job], restart, again)) for job, restart, again in found]
         return [attempt for attempt in attempts if attempt.facts.is_file()]
+
+    def log_directories(self) -> list[str]:
+        """The log directories of all attempts of the run."""
+        found = (self.path / "attempts").glob("*/attempt.json")
+        return [read_json(path)["logs"] for path in found]
 
     def jobs(self) -> list[str]:
         """The ids of the recorded job and of those that it continues, oldest first."""
