@@ -38,7 +38,7 @@ HOOKS: dict[str, tuple[str, str]] = {
     "megatron.core": ("megatron", "before"),
     "torchvision": ("torchvision_ops", "before"),
     "swift.utils.torch_utils": ("swift_devices", "after"),
-    "accelerate.utils.operations": ("accelerate_objects", "after"),
+    "accelerate.state": ("accelerate_state", "after"),
     "vllm.distributed.device_communicators.pynccl": ("weight_broadcast", "after"),
     "vllm.model_executor.layers.utils": ("vllm_linear", "after"),
     "vllm.model_executor.layers.fused_moe.experts.cpu_moe": ("vllm_experts", "after"),
