@@ -1,0 +1,148 @@
+"""Build the bundle of wheels that is copied to a GPU machine without network.
+
+    python benchmarks/gpu/build_bundle.py OUT EXTENSION.whl [--moe]
+
+For Python 3.12, torch 2.11.0+cu130 and Hopper (sm_90). Every part of `bundle/*.txt` becomes one
+OUT/PART.tar.xz. EXTENSION.whl is Transformer Engine's PyTorch extension: build it with build_extension.sh.
+Without --moe the kernels of mixtures of experts stay out of vLLM. Needs binutils (strip) and xz; takes about
+5 minutes. On a machine with network, install `bundle/*.txt` with pip instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import elf
+
+PINS = Path(__file__).parent / "bundle"
+PARTS = ("base", "te", "vllm", "transformers", "fla", "orchestrator")
+GLIBC = (39, 35, 34, 31, 28, 27, 24, 17)
+PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in GLIBC] + ["manylinux2014_x86_64", "manylinux1_x86_64"]
+
+UNUSED = {
+    "base": ["modelscope/models"],
+    "te": ["transformer_engine/jax"],
+    "vllm": [
+        "vllm/vllm-rs",
+        "vllm/third_party/deep_gemm/include",
+        "vllm/third_party/deep_gemm/_C.cpython-31[0134]*",
+        "vllm/model_executor/layers/fused_moe/configs/*.json",
+        "vllm/model_executor/layers/quantization/utils/configs/*.json",
+        "mistral_common/data/*",
+        "pycountry/locales",
+        "xgrammar/lib",
+        "xgrammar/include",
+    ],
+    # the solvers of PuLP; the profiles' scheduler needs none
+    "orchestrator": [
+        "pulp/solverdir/cbc",
+        "docutils/writers/*/*.sty",
+        "snakemake/report/html_reporter/data/*",
+    ],
+}
+# absent from the cuBLAS 13.1.0.3 of torch 2.11.0, with which Transformer Engine would refuse to load; nothing
+# that runs here calls it
+MISSING_IN_CUBLAS = b"cublasLtGroupedMatrixLayoutInit_internal"
+
+
+def download(part: str, wheels: Path) -> None:
+    platforms = [word for platform in PLATFORMS for word in ("--platform", platform)]
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
+    target = ["--python-version", "3.12", "--implementation", "cp", *platforms]
+    subprocess.run([*pip, *target, "-d", str(wheels), "-r", str(PINS / f"{part}.txt")], check=True)
+
+
+def unpack(wheel: Path, tree: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tree)
+    for data in tree.glob("*.data"):
+        for kind in ("purelib", "platlib"):
+            if (data / kind).is_dir():
+                shutil.copytree(data / kind, tree, dirs_exist_ok=True)
+        shutil.rmtree(data)
+
+
+def bf16_of_sm90(kind: int, arch: int, payload: bytes) -> bool:
+    """FlashAttention 3 has one entry per type; bf16 alone is trained."""
+    return elf.is_sm90(kind, arch, payload) and b"half_t" not in payload and b"float_e4m3_t" not in payload
+
+
+def nothing(*_: object) -> bool:
+    """The library stays importable, but has no kernels."""
+    return False
+
+
+def slim_vllm(tree: Path, moe: bool) -> None:
+    vllm = tree / "vllm"
+    for name in ("_C", "_C_stable_libtorch", "_flashmla_C", "_flashmla_extension_C"):
+        elf.prune(vllm / f"{name}.abi3.so")
+    elf.prune(vllm / "_moe_C.abi3.so", elf.is_sm90 if moe else nothing)
+    elf.prune(vllm / "vllm_flash_attn/_vllm_fa2_C.abi3.so", nothing)
+    elf.prune(vllm / "vllm_flash_attn/_vllm_fa3_C.abi3.so", bf16_of_sm90)
+
+
+def slim_te(tree: Path) -> None:
+    library = tree / "transformer_engine/wheel_lib/libtransformer_engine.so"
+    elf.prune(library)
+    if elf.weaken(library, MISSING_IN_CUBLAS) != 1:
+        raise SystemExit(f"{library} does not ask for {MISSING_IN_CUBLAS.decode()}: another release?")
+
+
+def pack(tree: Path, archive: Path) -> None:
+    already = ("_vllm_fa", "libtransformer_engine")
+    for library in tree.rglob("*.so*"):
+        if library.stat().st_size > 300_000 and not library.name.startswith(already):
+            elf.strip(library)
+    for cache in list(tree.rglob("__pycache__")):
+        shutil.rmtree(cache)
+    with archive.open("wb") as output:
+        tar = subprocess.Popen(
+            ["tar", "--sort=name", "-C", str(tree), "-cf", "-", "."], stdout=subprocess.PIPE
+        )
+        subprocess.run(["xz", "-T1", "-9"], stdin=tar.stdout, stdout=output, check=True)
+    if tar.wait():
+        raise SystemExit(f"tar failed on {tree}")
+
+
+def build(part: str, out: Path, extension: Path, moe: bool) -> Path:
+    wheels, tree = out / "wheels" / part, out / "trees" / part
+    wheels.mkdir(parents=True, exist_ok=True)
+    download(part, wheels)
+    shutil.rmtree(tree, ignore_errors=True)
+    for wheel in [*sorted(wheels.glob("*.whl")), *([extension] if part == "te" else [])]:
+        unpack(wheel, tree)
+    for pattern in UNUSED.get(part, []):
+        for path in tree.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if part == "vllm":
+        slim_vllm(tree, moe)
+    if part == "te":
+        slim_te(tree)
+    archive = out / f"{part}.tar.xz"
+    pack(tree, archive)
+    return archive
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("extension", type=Path)
+    parser.add_argument("--moe", action="store_true")
+    parser.add_argument("--part", choices=PARTS, action="append", help="only these parts")
+    args = parser.parse_args()
+    os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    total = 0
+    for part in args.part or PARTS:
+        size = build(part, args.out, args.extension, args.moe).stat().st_size
+        total += size
+        print(f"{part}: {size / 2**20:.2f} MiB", flush=True)
+    print(f"together: {total / 2**20:.2f} MiB")
+
+
+if __name__ == "__main__":
+    main()
