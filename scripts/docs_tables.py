@@ -55,6 +55,8 @@ def _megatron_gates() -> Iterator[tuple[str, list[GateStatus]]]:
     for gate in json.loads((FACTS / "version_gates.json").read_text(encoding="utf-8"))["gates"]:
         if "megatron rlhf" in gate["commands"]:
             arguments = " with ".join(f"`{argument}`" for argument in gate["arguments"])
+            if len(gate["arguments"]) == 1 and gate["harmless"]:
+                arguments += f" (not {json.dumps(gate['harmless'][0])})"
             states = [status(gate["feature"], release) for release in RELEASES]
             yield arguments or gate["feature"].replace("_", " "), states
 
@@ -263,7 +265,7 @@ SFT_LAYOUTS: tuple[dict[str, Any], ...] = (
     {"nodes": 2, "parallel": {"tensor": 1, "pipeline": 2, "expert": 8}, "optimizer_cpu_offload": False},
     {"nodes": 2, "parallel": {"tensor": 2, "expert": 8}, "optimizer_cpu_offload": False},
 )
-MFU = (DEFAULT_ASSUMPTIONS.moe_mfu, 0.055)
+MFU = (DEFAULT_ASSUMPTIONS.moe_mfu, 0.054)
 """The plan's assumption, and what ms-swift's own measurement on A800 comes to (docs/35b-a3b.md)."""
 
 
