@@ -2,10 +2,10 @@
 
     python benchmarks/gpu/build_bundle.py OUT EXTENSION.whl [--moe]
 
-For Python 3.12, torch 2.11.0+cu130 and Hopper (sm_90). Every part of `bundle/*.txt` becomes one
+For Python 3.12, torch 2.11.0+cu130 and Hopper (sm_90). Every part of `pins/*.txt` becomes one
 OUT/PART.tar.xz. EXTENSION.whl is Transformer Engine's PyTorch extension: build it with build_extension.sh.
 Without --moe the kernels of mixtures of experts stay out of vLLM. Needs binutils (strip) and xz; takes about
-5 minutes. On a machine with network, install `bundle/*.txt` with pip instead.
+5 minutes. On a machine with network, install `pins/*.txt` with pip instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import elf
 
-PINS = Path(__file__).parent / "bundle"
+PINS = Path(__file__).parent / "pins"
 PARTS = ("base", "te", "vllm", "transformers", "fla", "orchestrator")
 GLIBC = (39, 35, 34, 31, 28, 27, 24, 17)
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in GLIBC] + ["manylinux2014_x86_64", "manylinux1_x86_64"]

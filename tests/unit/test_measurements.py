@@ -1,4 +1,4 @@
-"""docs/measurements.md is what benchmarks/gpu/tables.py makes of the results; GPU configurations are legal."""
+"""docs/measurements.md is what benchmarks/gpu/tables.py makes of the results; configurations are legal."""
 
 import sys
 from pathlib import Path
