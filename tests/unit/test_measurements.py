@@ -7,6 +7,9 @@ import pytest
 import yaml
 from grpoflow.config import load_experiments, read_yaml
 from grpoflow.config.load import merge
+from grpoflow.plan.batch import resolve_batch
+from grpoflow.plan.inputs import batch_spec
+from grpoflow.plan.layout import LayoutSpec
 
 ROOT = Path(__file__).parents[2]
 GPU = ROOT / "benchmarks/gpu"
@@ -45,3 +48,5 @@ def test_cases_are_legal() -> None:
             name
         )
         assert config.sft is not None
+        if case["command"] == "grpo" and config.trainer.backend == "megatron":
+            resolve_batch(batch_spec(config), LayoutSpec(case["gpus"]))
