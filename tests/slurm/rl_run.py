@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -52,6 +53,19 @@ class RlRun:
             )  # fmt: skip
         self.drivers.append(process)
         return Driver(process, log)
+
+    def end(self) -> None:
+        """End whatever is left of the run."""
+        for driver in self.drivers:
+            driver.kill()
+            driver.wait()
+        with contextlib.suppress(ValueError, OSError):
+            subprocess.run(
+                ["scancel", *self.run.jobs()], env=self.cluster.env, check=False, capture_output=True
+            )
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
 
     # files
 
@@ -115,6 +129,7 @@ class RlRun:
 
     def start_now(self) -> None:
         """Do not wait for the hold of a requeued job."""
+        wait(lambda: list(self.directory.glob("results/main/runs/*/attempts/*/left/0.json")), 60)
         job = self.job()
         wait(
             lambda: self.cluster.squeue(job, "%T %r").startswith("PENDING"),
@@ -133,6 +148,9 @@ class Driver:
     @property
     def said(self) -> str:
         return self.log.read_text(errors="replace")
+
+    def kill(self) -> None:
+        self.process.kill()
 
     def wait(self, seconds: float = 60.0) -> int:
         """Wait for its end and return its exit code."""

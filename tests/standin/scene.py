@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ class Scene:
             subprocess.run(argv, check=True, env=env, capture_output=True, timeout=120)
         else:
             self.model.mkdir()
-            (self.model / "config.json").write_text(json.dumps({"model_type": "qwen3_5"}))
+            shutil.copy(ROOT / "tests/data/configs/qwen3.5-0.8B.json", self.model / "config.json")
             (self.model / "tokenizer_config.json").write_text("{}")
 
     @property

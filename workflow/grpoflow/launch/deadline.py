@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from dataclasses import dataclass
@@ -82,7 +83,9 @@ def end_of_signalled_job(key: AttemptKey) -> Signalled:
         return Signalled("cancelled", "Slurm does not know the job any more")
     now = time.time()
     if facts.restarts > key.restart:
-        return Signalled("preempted", "Slurm put the job back into the queue (preemption, or a requeue)")
+        failed = slurm.failed_nodes(os.environ.get("SLURM_JOB_NODELIST", ""))
+        why = f"node failure of {', '.join(failed)}" if failed else "preemption, or a requeue by hand"
+        return Signalled("preempted", f"Slurm put the job back into the queue: {why}")
     if facts.is_preempted and facts.state == "RUNNING" and facts.end is not None:
         return Signalled("preempted", "the job makes room for one of higher priority", facts.end - now)
     if facts.limit and facts.started and now > facts.started + facts.limit - CLOCK_SECONDS:

@@ -211,15 +211,21 @@ class Driver:
         return self._submit(jobs)
 
     def _tell_ends(self) -> None:
-        """Say how each attempt ended, as soon as it is known."""
+        """Say how each attempt ended and what follows, as soon as it is known."""
         for attempt in self.run.attempts(self.run.jobs()):
-            if attempt.path.name not in self.told and attempt.verdict.is_file():
-                self.told.add(attempt.path.name)
-                end, verdict = read_json(attempt.end), read_json(attempt.verdict)
-                follows = {"end": "", "again": "; trying again", "requeue": "; back into the queue"}
-                self.say(
-                    f"attempt {attempt.path.name} {end['status']}: {end['cause']}{follows[verdict['action']]}"
-                )
+            name = attempt.path.name
+            if name in self.told or not attempt.end.is_file():
+                continue
+            end = read_json(attempt.end)
+            if attempt.verdict.is_file():
+                action = read_json(attempt.verdict)["action"]
+            elif end["status"] in ("preempted", "cancelled"):
+                action = "end"  # of what Slurm ends, it also says what follows
+            else:
+                continue
+            self.told.add(name)
+            follows = {"end": "", "again": "; trying again", "requeue": "; back into the queue"}[action]
+            self.say(f"attempt {name} {end['status']}: {end['cause']}{follows}")
 
     def _left_no_end(self, job: str) -> bool:
         attempts = self.run.attempts([job])

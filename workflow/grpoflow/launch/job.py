@@ -82,7 +82,7 @@ class SlurmJob(Job):
             return ""
         if facts is None:
             return ""
-        return facts.reason if facts.is_pending else facts.state
+        return facts.reason.replace("None", "") if facts.is_pending else facts.state
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ def record(run: RunDirectory, job: Job, continues: Sequence[str]) -> None:
 
 
 def comment(run: RunDirectory) -> str:
-    """By which a job in Slurm's queue is recognised: the run and where it lies, without spaces."""
-    return f"grpoflow-{run.path.name}-{digest(str(run.path))}"
+    """By which a job in Slurm's queue is recognised: experiment, run and where the run lies."""
+    return f"train_grpo {run.path.parents[1].name} {run.path.name}-{digest(str(run.path))}"
 
 
 def submit(

@@ -122,6 +122,18 @@ def node_address(name: str) -> str:
     return found.get("NodeAddr", name)
 
 
+def failed_nodes(nodes: str) -> list[str]:
+    """Those of a list of nodes (a800-[0-3]) that Slurm has given up; none when it does not answer."""
+    try:
+        asked = _client(["sinfo", "--noheader", "--Node", "--nodes", nodes, "--format", "%N %T"], SECONDS)
+    except NoAnswer:
+        return []
+    rows = dict(line.split() for line in asked.stdout.splitlines() if line.strip())
+    return sorted(
+        node for node, state in rows.items() if state.rstrip("*$~#!%@").startswith(("down", "fail"))
+    )
+
+
 def _client(argv: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
     # formats of the person who runs this would change what we read
     ours = {

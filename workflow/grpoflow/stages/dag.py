@@ -108,14 +108,13 @@ class Dag:
         return self.config(wildcards).export.model_dump()
 
 
-def share_resources(overwritten: dict[str, dict[str, Any]], *rules: str) -> None:
+def share_resources(overwritten: dict[str, Any], *rules: str) -> None:
     """Give each of the rules the resources that `--set-resources` or the profile set for the others."""
-    together: dict[str, Any] = {}
-    for rule in rules:
-        together |= overwritten.get(rule, {})
-    for rule in rules:
-        if together:
-            overwritten[rule] = together | overwritten.get(rule, {})
+    given = [overwritten[rule] for rule in rules if rule in overwritten]
+    together = {name: value for resources in given for name, value in resources.items()}
+    for rule in rules if given else ():
+        # the mapping is of Snakemake's own type, whose values it takes in no other mapping
+        overwritten[rule] = type(given[0])({**together, **overwritten.get(rule, {})})
 
 
 def _shared(stage: str, identity: str) -> str:
