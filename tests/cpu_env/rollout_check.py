@@ -3,8 +3,9 @@
     rollout_check.py compare URL CHECKPOINT...   JSON: checkpoint -> mean |difference of log-probability|
     rollout_check.py sync URL GROUP_PORT CHECKPOINT   send a checkpoint's weights as a trainer does
 
-The server answers greedily and reports the log-probability of each token that it chose. transformers computes
-the same numbers from a checkpoint; they agree (bfloat16 rounding, about 0.01) only if the weights do.
+The server draws answers at temperature 1 and reports the log-probability of each token that it chose.
+transformers computes the same numbers from a checkpoint; they agree, but for rounding, only if the
+weights do.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import transformers
 from safetensors.torch import load_file
 
 PROMPTS = [f"Add {a} + {b}." for a in range(4) for b in range(4)]
-# a fixed answer of some length is scored: what an untrained model generates ends at once or never
 MAX_TOKENS = 24
 
 
@@ -29,7 +29,10 @@ def server_samples(url: str) -> list[tuple[list[int], list[int], list[float]]]:
         "infer_requests": [{"messages": [{"role": "user", "content": prompt}]} for prompt in PROMPTS],
         "request_config": {
             "max_tokens": MAX_TOKENS,
-            "temperature": 0,
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "top_k": -1,
+            "seed": 0,
             "logprobs": True,
             "return_details": True,
         },
