@@ -123,6 +123,17 @@ class RlRun:
                 found.append(pid)
         return found
 
+    def supervisors(self) -> list[int]:
+        """The tasks of the job."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                line = path.read_bytes().decode(errors="replace").split("\0")
+                if "submitit.core._submit" in line and any(str(self.directory) in word for word in line):
+                    found.append(int(path.parent.name))
+        # the command of srun has the same words
+        return [pid for pid in sorted(found) if "srun" not in Path(f"/proc/{pid}/comm").read_text()]
+
     def kill(self, *words: str, number: int = signal.SIGKILL) -> None:
         """Send a signal to the youngest process with these words in its command line."""
         os.kill(self.processes(*words)[-1], number)

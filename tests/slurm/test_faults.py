@@ -349,6 +349,19 @@ def test_09_terminated_and_hung_up(runs: Runs) -> None:
     assert len(rl.ends()) == 1
 
 
+@together
+def test_supervisor_killed(runs: Runs) -> None:
+    """Nobody is left to say why the job ended, and Slurm says that it failed: the driver submits another."""
+    rl = runs.new()
+    driver = rl.drive()
+    rl.wait_for_step(6)
+    os.kill(rl.supervisors()[0], signal.SIGKILL)
+    driver.succeeds()
+    rl.check_complete(STEPS, interruptions=1)
+    assert len(rl.run.jobs()) == 2
+    assert "(failed): Slurm ended it: FAILED; submitting it again" in driver.said
+
+
 def stages_below(directory: Path) -> list[int]:
     """The stages that run in a directory, whoever their parent is by now."""
     found = []
@@ -359,3 +372,25 @@ def stages_below(directory: Path) -> list[int]:
         except OSError:
             continue
     return found
+
+
+@pytest.mark.skipif(
+    not os.access("/sys/fs/cgroup/memory", os.W_OK), reason="needs the cgroup v1 memory controller, writable"
+)
+def test_07_memory_14_no_accounting(runs: Runs) -> None:
+    """The trainer takes more memory than the job has, on a cluster with cgroups and without accounting."""
+    runs.cluster.stop()
+    try:
+        runs.cluster.start("--cgroup", "--accounting", "none", "--nodes", "1")
+        (runs.directory / "faults").mkdir()
+        rl = runs.new(speeds={"FAULTS": str(runs.directory / "faults")}, mem_mb=600)
+        driver = rl.drive()
+        rl.wait_for_step(6)
+        (runs.directory / "faults/eat").touch()
+        driver.succeeds()
+        rl.check_complete(STEPS, interruptions=1)
+        assert "trainer0 ended with exit code 1" in driver.said
+        assert "the kernel killed 1 of the job's processes: out of memory" in driver.said
+    finally:
+        runs.end()
+        runs.cluster.stop()

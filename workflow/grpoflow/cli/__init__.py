@@ -60,7 +60,20 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_format(translate)
     translate.set_defaults(run=_translate)
+
+    status = commands.add_parser("status", help="what the RL jobs of this directory do: exit 2 if none")
+    _add_experiment(status)
+    _add_format(status)
+    status.set_defaults(run=_status)
+
+    cancel = commands.add_parser("cancel", help="end the RL jobs of this directory, and wait for it")
+    _add_experiment(cancel)
+    cancel.set_defaults(run=_cancel)
     return top
+
+
+def _add_experiment(command: argparse.ArgumentParser) -> None:
+    command.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help="all by default")
 
 
 def _add_config(command: argparse.ArgumentParser) -> None:
@@ -97,6 +110,18 @@ def _translate(arguments: argparse.Namespace) -> int:
     from grpoflow.translate import main as translate  # noqa: PLC0415
 
     return translate(arguments.script, arguments.to, arguments.format)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from grpoflow.launch.status import main as status  # noqa: PLC0415
+
+    return status(arguments.experiment, arguments.format)
+
+
+def _cancel(arguments: argparse.Namespace) -> int:
+    from grpoflow.launch.status import cancel  # noqa: PLC0415
+
+    return cancel(arguments.experiment)
 
 
 def usage(message: str) -> int:

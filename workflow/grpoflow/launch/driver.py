@@ -54,6 +54,7 @@ class Driver:
     say: Callable[[str], None]
     lock: DriverLock = field(init=False)
     ancestors: Ancestors = field(default_factory=Ancestors)
+    handles: bool = False
     interrupted: bool = False
     told: set[str] = field(default_factory=set)
 
@@ -63,6 +64,7 @@ class Driver:
         # Ctrl-C may come twice, from the terminal and from Snakemake; ignored at the start it stays ignored
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._interrupt)
+            self.handles = True
         return self
 
     def __exit__(
@@ -73,6 +75,8 @@ class Driver:
                 self._cancel()
         finally:
             self.lock.release()
+            if self.handles:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if not self.interrupted:

@@ -41,6 +41,7 @@ from .explain import explain
 from .health import ServerUnwell, check_completion, engines, health, is_healthy
 from .leftovers import sweep
 from .links import Listener, links, reach
+from .memory import oom_kills
 from .ports import NoFreePorts, is_free, port_block
 from .process import Program, start, tail_text
 from .processes import process_start
@@ -131,6 +132,8 @@ class Node:
     beats: dict[int, tuple[float, float]] = field(default_factory=dict)
     dead_answers: dict[str, int] = field(default_factory=dict)
     engines: dict[str, dict[int, str]] = field(default_factory=dict)
+    oom_kills: int = field(default_factory=oom_kills)
+    """Processes that the kernel had killed for memory before this attempt."""
 
     @property
     def roles(self) -> tuple[RolloutRole | TrainerRole, ...]:
@@ -495,6 +498,10 @@ class Node:
 
     def _fail(self, what: str, log: Path | None = None) -> Any:
         """End the attempt with the first cause that the logs of all roles show."""
+        killed = oom_kills() - self.oom_kills
+        if killed:
+            where = socket.gethostname()
+            what += f"; on {where} the kernel killed {killed} of the job's processes: out of memory"
         found = explain([Path(self.facts["logs"])], what, log)
         self._end("failed", found.text, accident=found.accident)
 
