@@ -24,6 +24,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.1
+EMPTY_LOOKS = 3
 
 
 def children(pid: int) -> list[int]:
@@ -50,7 +51,12 @@ def end_descendants(grace: float = GRACE_SECONDS) -> None:
     """SIGTERM everything below this process, wait, SIGKILL what is left."""
     deadline = time.monotonic() + grace
     told: set[int] = set()
-    while pids := descendants(os.getpid()):
+    # one look is not enough: /proc is read one process after the other, and a child whose parent dies in
+    # between belongs to neither
+    empty = 0
+    while empty < EMPTY_LOOKS:
+        pids = descendants(os.getpid())
+        empty = 0 if pids else empty + 1
         number = signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL
         for pid in pids:
             if number == signal.SIGKILL or pid not in told:
@@ -61,7 +67,6 @@ def end_descendants(grace: float = GRACE_SECONDS) -> None:
                     continue
         reap()
         time.sleep(POLL_SECONDS)
-    reap()
 
 
 def reap() -> None:
