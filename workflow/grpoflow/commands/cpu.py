@@ -35,12 +35,11 @@ def environment(config: Config, program: str) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",  # measured: 0.45 s per SFT step instead of 2.35 s with 2 threads on 2 cores
         "HF_HUB_OFFLINE": "1",
         "USE_HF": "1",
+        "TORCHDYNAMO_DISABLE": "1",  # torch.compile takes minutes, and a C++ compiler that may not be there
     }
     if program == "megatron":
-        variables |= {
-            "USE_MCORE_GDN": "0",  # the GatedDeltaNet of megatron-core needs fla's Triton kernels
-            "TORCHDYNAMO_DISABLE": "1",
-        }
+        # the GatedDeltaNet of megatron-core needs fla's Triton kernels
+        variables["USE_MCORE_GDN"] = "0"
     if program == "rollout":
         variables |= {
             "VLLM_CPU_KVCACHE_SPACE": "1",
