@@ -161,8 +161,8 @@ def test_data_set_with_images(models: Path, cpu_run: CpuRun, tmp_path: Path) -> 
         prompt(f"<image>What is it? {n}", images=[str(tmp_path / n) + ".png"]) for n in ("small", "large")
     ]
     train = [
-        *(prompt(f"What is {n} + {n}?") for n in range(20)),
-        prompt("much " * 200),
+        *(prompt(f"What is {n} + {n}?", images=[]) for n in range(20)),
+        prompt("much " * 200, images=[]),
         prompt("<image>Torn?", images=["torn.png"]),
         prompt("<image>Whole?", images=["large.png"]),
     ]
