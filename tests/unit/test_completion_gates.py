@@ -21,8 +21,8 @@ from grpoflow.gates import (
 NO_THINKING = "<think>\n\n</think>\n\n"
 THINKING = "<think>\n"
 PROSE = (
-    "To add 17 and 25, first add the tens: 10 + 20 = 30. Then add the ones: 7 + 5 = 12, of which the ten joins "
-    "the others. Together that is 42, which can be checked by taking 25 away again: 42 - 25 = 17.\n\n"
+    "To add 17 and 25, first add the tens: 10 + 20 = 30. Then add the ones: 7 + 5 = 12, of which the ten "
+    "joins the others. Together that is 42, which can be checked by taking 25 away again: 42 - 25 = 17.\n\n"
     "<answer>42</answer>"
 )
 GOOD = {

@@ -70,7 +70,7 @@ FAULTS: dict[str, Any] = {
     },
     "column solution is missing": prompt("Lost", solution=None),
     "column solution holds a number, in other rows text": prompt("Typed", solution=4),
-    "text with half of a surrogate pair": b'{"messages":[{"role":"user","content":"\\ud83d"}],"solution":"4"}',
+    "text with half of a surrogate pair": prompt("\ud83d"),
     "longer than data.max_length": prompt("word " * (MAX_LENGTH + 1)),
     "images: file not found": prompt("Look", images=["absent.png"]),
     "unreadable media": prompt("Look closer", images=["torn.png"]),
@@ -154,7 +154,7 @@ def test_a_column_that_comes_late_comes_first(run: Freezer, tmp_path: Path) -> N
     assert frozen.split.columns == {"messages", "solution", "images", "level"}
 
 
-def test_embedded_images_become_files(run: Freezer, tmp_path: Path) -> None:
+def test_embedded_images_become_files(tmp_path: Path) -> None:
     media = Media(tmp_path / "work/media", tmp_path / "final/media")
     path = media.store(PNG)
     assert path.read_bytes() == PNG

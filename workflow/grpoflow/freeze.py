@@ -106,7 +106,7 @@ class Split:
     kept: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     tokens: Counter[int] = field(default_factory=Counter)
-    """How many kept prompts have this many tokens."""
+    """How many kept prompts have this many tokens; all 0 where nothing is measured."""
     image_tokens: Counter[int] = field(default_factory=Counter)
     """How many kept prompts with images have this many tokens of images."""
     longest_rejected: int = 0
@@ -116,15 +116,18 @@ class Split:
 
     def facts(self) -> dict[str, Any]:
         """For a manifest."""
-        return {
+        found: dict[str, Any] = {
             "rows": self.kept + self.rejected.total(),
             "kept": self.kept,
             "rejected": dict(self.rejected),
             "columns": sorted(self.columns),
-            "prompt_tokens": {**summary(self.tokens), "longest_rejected": self.longest_rejected},
-            "image_tokens": summary(self.image_tokens),
             "most_images": self.most_images,
         }
+        if any(self.tokens):
+            found["prompt_tokens"] = {**summary(self.tokens), "longest_rejected": self.longest_rejected}
+        if self.image_tokens:
+            found["image_tokens"] = summary(self.image_tokens)
+        return found
 
 
 def summary(counts: Mapping[int, int]) -> dict[str, Any]:

@@ -44,6 +44,7 @@ class TrainPaths:
     mcore: Path | None
     """The same weights converted, or None to load them through the bridge."""
     dataset: Path
+    """The frozen prompts: JSON Lines, or with `data.grpo_cached` a directory of `swift export`."""
     output: Path
     resume_from: Path | None = None
     """Complete checkpoint of this run, or None for a new start."""
@@ -66,7 +67,7 @@ def _common(config: Config, paths: TrainPaths, servers: Sequence[Server]) -> dic
         **prompt_arguments(config),
         **reward_arguments(config),
         **sampling_arguments(config),
-        "dataset": paths.dataset,
+        "cached_dataset" if config.data.grpo_cached else "dataset": paths.dataset,
         "split_dataset_ratio": 0,
         "load_from_cache_file": True,
         "use_vllm": True,

@@ -14,6 +14,13 @@ class EvaluateConfig(Section):
     samples: int = convergence(8, gt=0)
     """Completions per prompt, sampled as in training."""
 
+    checkpoints: Literal["none", "all"] | list[int] = convergence("none")
+    """Steps of the run that are evaluated as well, for a curve; `all` takes those that were kept
+    (`trainer.save_total_limit`)."""
+
+    pass_reward: float = convergence(1.0)
+    """Reward from which on a completion counts as passed in pass@k."""
+
     batch_size: int = convergence(64, gt=0)
     """Prompts per batch (engine: transformers)."""
 

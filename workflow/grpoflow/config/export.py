@@ -8,5 +8,10 @@ from .base import Section, convergence
 
 
 class ExportConfig(Section):
-    checkpoint: Literal["last"] | int = convergence("last")
-    """Step to export, or the last one."""
+    checkpoint: Literal["last", "best"] | int = convergence("last")
+    """Step to evaluate and export, the last one, or the `best` of those that were kept
+    (`trainer.save_total_limit`) by `metric`."""
+
+    metric: str = convergence("reward")
+    """Key of logging.jsonl, higher is better: its mean over the steps up to a checkpoint decides which one is
+    `best`. Measured in training, so that the held-out data stay held out."""

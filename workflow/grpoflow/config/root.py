@@ -34,6 +34,13 @@ class Config(Section):
     preflight: PreflightConfig = section(PreflightConfig)
 
     @model_validator(mode="after")
+    def only_megatron_reads_cached_prompts(self) -> Config:
+        if self.data.grpo_cached and self.trainer.backend != "megatron":
+            why = "swift rlhf refuses --cached_dataset for GRPO (ms-swift swift/arguments/rlhf_args.py:343)"
+            raise conflict("data.grpo_cached", True, why, "false, or trainer.backend: megatron")
+        return self
+
+    @model_validator(mode="after")
     def server_has_a_place(self) -> Config:
         rollout, trainer = self.rollout, self.trainer
         if rollout.mode == "server":

@@ -8,11 +8,8 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from grpoflow.config import Config
-from grpoflow.facts.arguments import CatalogueError, load_catalogue
-from grpoflow.facts.versions import VersionError
+from grpoflow.commands.rewards import reward_request
 
 from .dataset import PACKAGE_ROOT, read_dataset
 from .rules import Finding, rules
@@ -29,6 +26,7 @@ RULE_OF_FAULT = {
     "length": "reward_per_completion",
     "type": "reward_is_a_number",
     "none": "reward_is_not_always_none",
+    "slow": "reward_answers_in_time",
 }
 EVIDENCE = "ms-swift 4.6.0 swift/rl_core/grpo_algorithm.py:50-80"
 
@@ -61,17 +59,15 @@ def reward_functions(subject: Subject) -> Iterator[Finding]:
     config = subject.config
     python = Path(config.cluster.environment).absolute() / "bin/python"
     train = read_dataset(config.data.train)
-    if not python.is_file() or train is None or not train.rows:
+    if not python.is_file() or not train.rows:
         return
     rewards = config.rewards
     with tempfile.TemporaryDirectory(prefix="grpoflow-") as directory:
         request, result = Path(directory) / "request.json", Path(directory) / "result.json"
         content = {
-            "plugin": rewards.plugin and str(Path(rewards.plugin).absolute()),
-            "functions": rewards.functions,
-            "args": _arguments(config),
+            **reward_request(config),
             "rows": train.rows[:ROWS],
-            "completions": COMPLETIONS,
+            "completions": {text or "empty": text for text in COMPLETIONS},
             "result": str(result),
         }
         request.write_text(json.dumps(content), encoding="utf-8")
@@ -96,7 +92,7 @@ def reward_functions(subject: Subject) -> Iterator[Finding]:
             why = f"the dry run ended with code {done.returncode}: {last}"
             yield Finding("rewards.functions", rewards.functions, why, rule="reward_can_be_tried")
             return
-        faults = json.loads(result.read_text(encoding="utf-8"))
+        faults = json.loads(result.read_text(encoding="utf-8"))["faults"]
     for fault in faults:
         key = "rewards.plugin" if fault["fault"] == "plugin" else "rewards.functions"
         why = f"{fault['function']}: {fault['message']}"
@@ -107,18 +103,3 @@ def _environment() -> dict[str, str]:
     return {
         name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ
     }
-
-
-def _arguments(config: Config) -> dict[str, Any]:
-    """Arguments that built-in reward functions read, with the defaults of the release."""
-    found: dict[str, Any] = {"max_completion_length": config.trainer.max_completion_length}
-    try:
-        known = load_catalogue(config.cluster.ms_swift).arguments(f"{config.trainer.backend} rlhf")
-    except (CatalogueError, VersionError):
-        known = {}
-    for name, argument in known.items():
-        if name.startswith(("cosine_", "repetition_", "soft_")):
-            found[name] = argument.default
-    longest = config.trainer.max_completion_length
-    found |= {name: longest for name in ("cosine_max_len", "soft_max_length") if found.get(name) is None}
-    return found | dict(config.trainer.args)

@@ -126,7 +126,11 @@ def _take_place(work: Path, output: Path) -> None:
 def versions(config: Config) -> dict[str, str]:
     """Versions of the packages in the training environment, read from its metadata without starting it."""
     site = list(Path(config.cluster.environment).glob("lib/python3*/site-packages"))
-    found = {d.metadata["Name"]: d.version for d in distributions(path=[str(path) for path in site])}
+    # ms-swift calls itself ms_swift in its metadata
+    found = {
+        d.metadata["Name"].replace("_", "-"): d.version
+        for d in distributions(path=[str(path) for path in site])
+    }
     return {"grpoflow": __version__} | {name: found[name] for name in REPORTED_VERSIONS if name in found}
 
 

@@ -6,11 +6,13 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from grpoflow.checkpoints import TRACKER, check_run_checkpoint
+from grpoflow.checkpoints import CHECKPOINT, TRACKER, CheckpointError, check_run_checkpoint
 from grpoflow.commands.convert import merge_adapter
 from grpoflow.config import Config
+from grpoflow.metrics import read_steps
 
 from .base import Stage, StageFailed
 
@@ -29,17 +31,56 @@ def chosen_checkpoint(config: Config, train: Mapping[str, Any]) -> Path:
     """The checkpoint that `export.checkpoint` names.
 
     Raises:
-        StageFailed: the run has no such checkpoint.
+        StageFailed: the run has no such checkpoint, or no such metric.
         CheckpointError: it is not complete.
     """
     last = Path(train["checkpoint"])
     wanted = config.export.checkpoint
-    path = last if wanted == "last" else last.with_name(f"checkpoint-{wanted}")
+    if wanted == "last":
+        path = last
+    elif wanted == "best":
+        path = _best(config, last.parent)
+    else:
+        path = last.with_name(f"checkpoint-{wanted}")
     if not path.is_dir():
         there = ", ".join(sorted(p.name for p in last.parent.glob("checkpoint-*") if p.is_dir()))
         raise StageFailed(f"export.checkpoint = {wanted}: there is no {path.name}; there are {there}")
     check_run_checkpoint(path)
     return path
+
+
+def _best(config: Config, output: Path) -> Path:
+    """The kept checkpoint before which the metric was best: one step is too noisy to go by."""
+    metric = config.export.metric
+    values = {step["step"]: step.get(metric) for step in read_steps(output / "logging.jsonl")}
+    means: dict[Path, float] = {}
+    for step, path in kept_checkpoints(output).items():
+        before = [
+            value
+            for at in range(step - config.trainer.save_steps + 1, step + 1)
+            if (value := values.get(at)) is not None
+        ]
+        if before:
+            means[path] = fmean(before)
+    if not means:
+        known = sorted({name for step in read_steps(output / "logging.jsonl") for name in step})
+        raise StageFailed(f"export.metric = {metric}: not in logging.jsonl; there are {', '.join(known)}")
+    return max(means, key=lambda path: means[path])
+
+
+def kept_checkpoints(output: Path) -> dict[int, Path]:
+    """The complete checkpoints of a run by step, in order."""
+    found: dict[int, Path] = {}
+    for path in output.glob("checkpoint-*"):
+        match = CHECKPOINT.fullmatch(path.name)
+        if match is None or not path.is_dir():
+            continue
+        try:
+            check_run_checkpoint(path)
+        except CheckpointError:
+            continue
+        found[int(match[1])] = path
+    return dict(sorted(found.items()))
 
 
 def assemble_model(stage: Stage, checkpoint: Path, start: Path, target: Path) -> None:

@@ -78,9 +78,11 @@ def _run(stage: Stage) -> tuple[RunDirectory, Launch]:
     """The run that this configuration and its inputs make up."""
     config = stage.config
     start = start_directory(stage)
-    dataset = Path(stage.input["dataset"]).parent / "train.jsonl"
+    prompts = "grpo/train" if config.data.grpo_cached else "train.jsonl"
+    dataset = Path(stage.input["dataset"]).parent / prompts
     mcore = stage.input.get("mcore")
-    checkpoint = Path(mcore).parent / str(manifest_of(mcore)["checkpoint"]) if mcore else None
+    name = manifest_of(mcore)["checkpoint"] if mcore else None  # none either with convert.mode: direct
+    checkpoint = Path(mcore).parent / name if mcore and name else None
     identity: dict[str, Any] = {
         "convergence": convergence_keys(config),
         "start": fingerprint(start),
