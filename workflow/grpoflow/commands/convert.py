@@ -22,17 +22,20 @@ def to_mcore(config: Config, source: Path, output: Path, ranks: Ranks) -> Comman
     return _export(config, {**model_arguments(config, str(source)), "to_mcore": True}, output, ranks)
 
 
-def to_hf(config: Config, source: Path, base: Path, output: Path, ranks: Ranks) -> Command:
+def to_hf(
+    config: Config, source: Path, base: Path, output: Path, ranks: Ranks, *, save_missing_weights: bool = True
+) -> Command:
     """Convert a Megatron-core checkpoint to a Hugging Face directory.
 
-    `base` is the Hugging Face directory that the run started from: configuration, tokenizer and the tensors
-    that the Megatron model does not hold (MTP, unless it is trained) come from it.
+    `base` is the Hugging Face directory that the run started from: configuration and tokenizer come from it,
+    and with `save_missing_weights` the tensors that the Megatron model does not hold (MTP, unless it is
+    trained).
     """
     arguments = {
         **model_arguments(config, str(base)),
         "to_hf": True,
         "mcore_model": source,
-        "save_missing_weights": True,
+        "save_missing_weights": save_missing_weights,
     }
     return _export(config, arguments, output, ranks)
 

@@ -2,44 +2,87 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import shutil
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from grpoflow.checkpoints import check_hf_directory, check_mcore_directory
 from grpoflow.commands.convert import to_hf, to_mcore
 from grpoflow.commands.distributed import Ranks
+from grpoflow.fidelity import account
 from grpoflow.files import fingerprint
 from grpoflow.launch.ports import free_port
 
-from .base import Stage, attempt_directory, finish, manifest_of
-from .inside import compare_tensors
+from .base import Stage, StageFailed, attempt_directory, finish, manifest_of
+from .inside import compare_tensors, convert_precision
+
+MEAN_DIFFERENCE = 0.1
+"""Largest mean difference of a logit that ms-swift calls right (swift/megatron/utils/convert_utils.py)."""
 
 
 def convert_to_mcore(stage: Stage) -> None:
     """Convert the starting checkpoint and compare every tensor after a round trip.
 
+    With `convert.mode: direct` the trainer reads the Hugging Face directory, and only that is checked.
+
     Raises:
         CheckpointError, ProgramFailed: a tensor is missing or differs after HF -> mcore -> HF.
+        StageFailed: the logits of both models differ.
     """
-    config = stage.config
     source = start_directory(stage)
+    facts: dict[str, Any] = {
+        "mode": stage.config.convert.mode,
+        "source": str(source),
+        "source_fingerprint": fingerprint(source),
+        "tensors": len(check_hf_directory(source, source)),
+    }
     with attempt_directory(stage) as work:
-        checkpoint, back = work / "checkpoint", work / "round-trip"
-        stage.run("to_mcore", to_mcore(config, source, checkpoint, Ranks(master_port=free_port())))
-        check_mcore_directory(checkpoint)
-        stage.run("to_hf", to_hf(config, checkpoint, source, back, Ranks(master_port=free_port())))
-        compared = check_hf_directory(back, source)
-        compare_tensors(stage, back, source)
-        shutil.rmtree(back)
-        stage.say(f"{len(compared)} tensors equal after a round trip")
-        finish(
-            stage,
-            work,
-            checkpoint="checkpoint",
-            source=str(source),
-            source_fingerprint=fingerprint(source),
-            tensors_compared=len(compared),
-        )
+        if stage.config.convert.mode == "direct":
+            finish(stage, work, checkpoint=None, **facts)
+        else:
+            finish(stage, work, checkpoint="checkpoint", **facts, **_convert(stage, source, work))
+
+
+def _convert(stage: Stage, source: Path, work: Path) -> dict[str, Any]:
+    config = stage.config
+    checkpoint, back = work / "checkpoint", work / "round-trip"
+    stage.run("to_mcore", to_mcore(config, source, checkpoint, Ranks(master_port=free_port())))
+    check_mcore_directory(checkpoint)
+    # what Megatron does not hold must not be copied from the source here: the comparison would prove nothing
+    ranks = Ranks(master_port=free_port())
+    stage.run("to_hf", to_hf(config, checkpoint, source, back, ranks, save_missing_weights=False))
+    accounting = account(back, source, config.model.torch_dtype, may_lack_mtp=True)
+    absent = list(itertools.chain.from_iterable(accounting.absent.values()))
+    compare_tensors(stage, back, source, absent)
+    shutil.rmtree(back)
+    stage.say(f"{accounting.same + sum(accounting.converted.values())} tensors equal after a round trip")
+    facts: dict[str, Any] = {"accounting": asdict(accounting)}
+    # torch_dist may be loaded with another layout (Megatron-SWIFT docs, Quick-start)
+    facts["layout"] = {"format": "torch_dist", "tensor": 1, "pipeline": 1, "context": 1, "expert": 1}
+    if config.convert.test_precision:
+        facts["precision"] = _precision(stage, source, work)
+    return facts
+
+
+def _precision(stage: Stage, source: Path, work: Path) -> dict[str, float]:
+    """Compare the logits of the Hugging Face and of the Megatron model.
+
+    Raises:
+        StageFailed: they differ by more than rounding.
+    """
+    convert_precision(stage, source, work / "precision")
+    shutil.rmtree(work / "precision", ignore_errors=True)
+    log = (stage.logs / "convert_precision.log").read_text(encoding="utf-8", errors="replace")
+    found = re.search(r"mean_diff \(with loss\): (\S+), max_diff \(with loss\): (\S+)", log)
+    if found is None:
+        raise StageFailed("--test_convert_precision printed no mean_diff")
+    mean, largest = float(found[1]), float(found[2])
+    if not mean < MEAN_DIFFERENCE:
+        raise StageFailed(f"the logits differ by {mean:.3g} on average (limit {MEAN_DIFFERENCE})")
+    return {"mean_difference": mean, "largest_difference": largest}
 
 
 def start_directory(stage: Stage) -> Path:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from grpoflow.checkpoints import TRACKER, check_hf_directory
+from grpoflow.checkpoints import TRACKER
 from grpoflow.commands.convert import to_hf
 from grpoflow.commands.distributed import Ranks
+from grpoflow.config import Config
+from grpoflow.fidelity import account, check_files
 from grpoflow.files import read_json, sha256, write_text
 from grpoflow.launch.ports import free_port
 
@@ -22,17 +25,18 @@ def export_hf(stage: Stage) -> None:
     """Copy the trained weights, compare them with the Megatron checkpoint and in logits, write a model card.
 
     Raises:
-        CheckpointError, ProgramFailed: a tensor is missing or differs, or the model does not load.
+        CheckpointError, ProgramFailed: a tensor or file is missing or differs, or the model does not load.
     """
     config = stage.config
     start = start_directory(stage)
-    train = manifest_of(stage.input["train"])
+    train, evaluation = manifest_of(stage.input["train"]), manifest_of(stage.input["evaluation"])
+    dataset = Path(stage.input["dataset"])
     with attempt_directory(stage) as work:
         checkpoint = chosen_checkpoint(config, train)
         model = work / "model"
         assemble_model(stage, checkpoint, start, model)
-        check_hf_directory(model, start)
-        checks: dict[str, Any] = {"same_tensors_as": str(start)}
+        accounting = account(model, start, config.model.torch_dtype, may_lack_mtp=leaves_mtp_out(config))
+        checks: dict[str, Any] = {"accounting": asdict(accounting), "notes": check_files(model, start)}
         trained = model
         if config.trainer.tuner == "full":
             trained = checkpoint
@@ -43,17 +47,31 @@ def export_hf(stage: Stage) -> None:
                 stage.run("to_hf", to_hf(config, checkpoint, start, trained, ranks))
             compare_tensors(stage, model, trained)
             checks["equal_to"] = str(checkpoint)
-        prompts = Path(stage.input["dataset"]).parent / "val.jsonl"
-        compare_logits(stage, model, trained, prompts, work / "logits.json")
+        compare_logits(stage, model, trained, dataset.parent / "val.jsonl", work / "logits.json")
         checks["logits"] = read_json(work / "logits.json")
+        # the evaluation generated with a directory that was put together in the same way
+        checks["loaded_by"] = ["transformers", *({"vllm"} & {config.evaluate.engine})]
         shutil.rmtree(work / "converted", ignore_errors=True)
-        evaluation = manifest_of(stage.input["evaluation"])
-        write_text(model / "README.md", model_card(stage, train, evaluation))
+        write_text(
+            model / "README.md", model_card(stage, checkpoint, train, evaluation, manifest_of(dataset))
+        )
         files = {path.name: sha256(path) for path in sorted(model.iterdir())}
         finish(stage, work, model="model", checkpoint=str(checkpoint), checks=checks, sha256=files)
 
 
-def model_card(stage: Stage, train: dict[str, Any], evaluation: dict[str, Any]) -> str:
+def leaves_mtp_out(config: Config) -> bool:
+    """Whether the trainer writes no multi-token prediction: Transformers does not build it for Qwen3.5, and
+    Megatron-SWIFT copies it from the start unless it is told otherwise."""
+    return config.trainer.backend == "swift" or config.trainer.args.get("save_missing_weights") is False
+
+
+def model_card(
+    stage: Stage,
+    checkpoint: Path,
+    train: dict[str, Any],
+    evaluation: dict[str, Any],
+    dataset: dict[str, Any],
+) -> str:
     """Describe the model by the facts of its run."""
     config, sampled = stage.config, evaluation["sampled"]
     difference = sampled["difference"]
@@ -65,10 +83,19 @@ def model_card(stage: Stage, train: dict[str, Any], evaluation: dict[str, Any]) 
         "",
         f"# {stage.subject}",
         "",
-        f"GRPO with ms-swift ({config.trainer.backend}): {train['step']} steps of "
+        f"GRPO with ms-swift ({config.trainer.backend}): {checkpoint.name.rpartition('-')[2]} steps of "
         f"{config.trainer.global_batch_size} completions ({config.trainer.num_generations} per prompt), "
         f"learning rate {config.trainer.learning_rate}, beta {config.trainer.beta}, "
         f"seed {config.trainer.seed}.",
+        "",
+        f"Started from: `{config.model.path}`" + (", after supervised fine-tuning." if config.sft else "."),
+        "",
+        "Data: "
+        + ", ".join(
+            f"{dataset['counts'][name]} rows of {name} (sha256 {digest[:12]})"
+            for name, digest in ((file.partition(".")[0], d) for file, d in dataset["sha256"].items())
+        )
+        + ".",
         "",
         f"Held-out evaluation: {evaluation['prompts']} prompts, {evaluation['samples']} samples each.",
         "",

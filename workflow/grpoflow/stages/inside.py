@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 from grpoflow.commands import cpu
 from grpoflow.commands.base import Command, program
+from grpoflow.commands.convert import to_mcore
+from grpoflow.commands.distributed import Ranks
+from grpoflow.launch.ports import free_port
 
 from .base import Stage
 
@@ -20,13 +26,16 @@ def inside(stage: Stage, module: str, *arguments: str | Path) -> Command:
     return Command((*argv, *(os.fspath(argument) for argument in arguments)), env)
 
 
-def compare_tensors(stage: Stage, ours: Path, theirs: Path) -> None:
-    """Check that two Hugging Face directories hold equal tensors.
+def compare_tensors(stage: Stage, ours: Path, theirs: Path, absent: Collection[str] = ()) -> None:
+    """Check that two Hugging Face directories hold equal tensors; `absent` may be in one of them only.
 
     Raises:
         ProgramFailed: they differ; the log names each tensor.
     """
-    stage.run("compare_tensors", inside(stage, "compare_tensors", ours, theirs))
+    with tempfile.TemporaryDirectory() as directory:
+        names = Path(directory) / "absent.json"
+        names.write_text(json.dumps(sorted(absent)), encoding="utf-8")
+        stage.run("compare_tensors", inside(stage, "compare_tensors", ours, theirs, names))
 
 
 def compare_logits(stage: Stage, ours: Path, theirs: Path, prompts: Path, report: Path) -> None:
@@ -36,3 +45,15 @@ def compare_logits(stage: Stage, ours: Path, theirs: Path, prompts: Path, report
         ProgramFailed: they do not; the log has the numbers.
     """
     stage.run("compare_logits", inside(stage, "compare_logits", ours, theirs, prompts, report))
+
+
+def convert_precision(stage: Stage, source: Path, work: Path) -> None:
+    """Convert once more and compare the logits of both models; the numbers are in convert_precision.log.
+
+    Raises:
+        ProgramFailed: a model does not load.
+    """
+    made = to_mcore(stage.config, source, work / "unused", Ranks(master_port=free_port()))
+    program_length = len(program(stage.config, "megatron", "export"))
+    ours = inside(stage, "convert_precision", work / "image.png", *made.argv[program_length:])
+    stage.run("convert_precision", Command(ours.argv, {**made.env, **ours.env}))

@@ -28,7 +28,10 @@ def log_probabilities(directory: Path, prompts: Path) -> list[torch.Tensor]:
     auto = AutoModelForImageTextToText if vision else AutoModelForCausalLM
     # where there is a GPU, transformers takes flash-linear-attention's kernels, which know no CPU tensors
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = auto.from_pretrained(directory, dtype="auto").eval().to(device)
+    model, loading = auto.from_pretrained(directory, dtype="auto", output_loading_info=True)
+    if loading["missing_keys"]:  # transformers would initialise them at random and only warn
+        raise SystemExit(f"{directory} lacks weights of its model: {sorted(loading['missing_keys'])}")
+    model.eval().to(device)
     results = []
     with prompts.open(encoding="utf-8") as content:
         for line in islice(content, PROMPTS):
@@ -43,7 +46,7 @@ def log_probabilities(directory: Path, prompts: Path) -> list[torch.Tensor]:
 
 def weights_dtype(directory: Path) -> torch.dtype:
     config = AutoConfig.from_pretrained(directory)
-    dtype = getattr(config, "dtype", None) or getattr(config.text_config, "dtype", None)
+    dtype = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
     return dtype if isinstance(dtype, torch.dtype) else torch.bfloat16
 
 
