@@ -41,26 +41,26 @@ FAULTY = 100  # one row in so many
 def write(path: Path, rows: int) -> int:
     """Write the rows; return how many are faulty."""
     rng = random.Random(0)
-    faults = 0
+    planted = 0
     with path.open("w", encoding="utf-8") as content:
         for number in range(rows):
-            text = " ".join(rng.choices(WORDS, k=rng.randint(10, 150)))
-            row = {"messages": [{"role": "user", "content": f"{number}: {text}"}], "solution": str(number)}
+            text = f"{number}: {' '.join(rng.choices(WORDS, k=rng.randint(10, 150)))}"
+            solution: str | None = str(number)
             if number % FAULTY == FAULTY - 1:
-                faults += 1
-                kind = faults % 4
+                kind = planted % 4
+                planted += 1
                 if kind == 0:
                     content.write('{"messages": [\n')
                     continue
                 if kind == 1:
-                    row["solution"] = None  # type: ignore[assignment]
+                    solution = None
                 elif kind == 2:
-                    row["messages"][0]["content"] = "long " * 5000  # type: ignore[index]
+                    text = "long " * 3000
                 else:
-                    row["messages"] = [{"role": "user", "content": "the same every time"}]
-                    faults -= faults == 3  # the first of them is no duplicate
+                    text = "the same every time"
+            row = {"messages": [{"role": "user", "content": text}], "solution": solution}
             content.write(json.dumps(row) + "\n")
-    return faults
+    return planted - (planted >= 4)  # the first of the repeated prompts is no duplicate
 
 
 def main() -> None:

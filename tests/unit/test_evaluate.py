@@ -9,7 +9,7 @@ import pytest
 from grpoflow.config import Config, load_experiments, read_yaml
 from grpoflow.config.load import merge
 from grpoflow.stages.base import StageFailed
-from grpoflow.stages.evaluate import Scored, compare, describe, examples, join
+from grpoflow.stages.evaluate import Scored, compare, describe, examples, join, ranks_per_node
 from grpoflow.stages.statistics import mean_of_prompts, paired_difference, pass_at
 
 ROOT = Path(__file__).parents[2]
@@ -142,3 +142,16 @@ def test_the_most_improved_and_most_damaged_prompts(config: Config) -> None:
 def test_mean_of_prompts_leaves_out_what_is_not_judged() -> None:
     nan = float("nan")
     np.testing.assert_array_equal(mean_of_prompts(np.array([[1.0, nan], [nan, nan]])), [1.0, nan])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tensor", "ranks"), [(8, 1, 8), (8, 2, 8), (6, 4, 1), (8, 8, 1), (1, 1, 1), (8, 3, 6)]
+)
+def test_generation_is_shared_by_the_gpus_of_a_node(gpus: int, tensor: int, ranks: int) -> None:
+    overlay = {
+        "cluster": {"device": "cuda", "gpus_per_node": gpus},
+        "evaluate": {"engine": "vllm"},
+        "rollout": {"tensor_parallel_size": tensor, "mode": "colocate"},
+    }
+    config = load_experiments(merge(read_yaml(ROOT / "config/config.yaml"), overlay))["main"]
+    assert ranks_per_node(config) == ranks

@@ -9,10 +9,18 @@ from grpoflow.config import Config
 from . import cpu
 from .base import Command, flags, program
 from .common import engine_arguments, model_arguments, sampling_arguments
+from .distributed import Ranks, torchrun_environment
+
+ONE_RANK = Ranks()
 
 
-def infer(config: Config, model: Path, prompts: Path, result: Path, *, greedy: bool) -> Command:
-    """Complete every row of `prompts` into `result` (which must not exist: rows are appended to it)."""
+def infer(
+    config: Config, model: Path, prompts: Path, result: Path, *, greedy: bool, ranks: Ranks = ONE_RANK
+) -> Command:
+    """Complete every row of `prompts` into `result` (which must not exist: rows are appended to it).
+
+    Several ranks share the rows and write them in order (swift/pipelines/infer/infer.py, _batch_infer).
+    """
     sampling = {"temperature": 0.0} if greedy else sampling_arguments(config)
     arguments = {
         **model_arguments(config, str(model)),
@@ -29,4 +37,7 @@ def infer(config: Config, model: Path, prompts: Path, result: Path, *, greedy: b
         arguments["max_batch_size"] = config.evaluate.batch_size
     else:
         arguments |= engine_arguments(config)
-    return Command(program(config, "swift", "infer") + flags(arguments), cpu.environment(config, "hf"))
+    environment = cpu.environment(config, "hf")
+    if ranks.world_size > 1:
+        environment |= torchrun_environment(ranks)
+    return Command(program(config, "swift", "infer") + flags(arguments), environment)

@@ -172,6 +172,7 @@ def _warm(stage: Stage, found: Mapping[str, Any]) -> None:
             {name for function in read for name in (*function["needed"], *function["optional"])}
         ),
         "num_proc": stage.config.data.num_proc,
+        "seed": stage.config.trainer.seed,
     }
     try:
         write_json(request, content)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 from grpoflow import metrics
-from grpoflow.checkpoints import check_hf_directory
 from grpoflow.commands.distributed import Ranks
 from grpoflow.commands.sft import sft as sft_command
+from grpoflow.fidelity import account
 from grpoflow.files import fingerprint
 from grpoflow.launch.ports import free_port
 from grpoflow.plan.inputs import sft_parallel_of, sft_ranks_per_node
@@ -35,7 +36,10 @@ def sft(stage: Stage) -> None:
         steps = metrics.read_steps(log)
         check_learning(steps)
         checkpoint = last_checkpoint(run)
-        check_hf_directory(checkpoint, Path(config.model.path))
+        lacks_mtp = config.sft is not None and config.sft.backend == "swift"  # transformers builds none
+        accounting = account(
+            checkpoint, Path(config.model.path), config.model.torch_dtype, may_lack_mtp=lacks_mtp
+        )
         (work / "model").mkdir()
         for path in sorted(checkpoint.iterdir()):
             if path.is_file():
@@ -48,6 +52,7 @@ def sft(stage: Stage) -> None:
             work,
             model="model",
             fingerprint=fingerprint(work / "model"),
+            accounting=asdict(accounting),
             steps=steps[-1]["step"],
             loss={"first": steps[0]["loss"], "last": steps[-1]["loss"]},
         )

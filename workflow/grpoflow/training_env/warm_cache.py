@@ -4,7 +4,7 @@
 
 Afterwards the cache that the training nodes share (MODELSCOPE_CACHE) has the data set: they only map it, and
 do not race to build it. The request holds `dataset` (JSON Lines), `rows` (how many there must be), `columns`
-(those that reward functions read) and `num_proc`, the same as in training.
+(those that reward functions read), `num_proc` and `seed`, the same as in training.
 
 Exit code 1 if rows are missing, or if a column holds other values than the file: `datasets` guesses types,
 and a column of dates, such as "2020-01-01", arrives as datetime objects.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,16 @@ def differences(loaded: Any, path: Path, columns: list[str]) -> list[str]:
 def main(argv: list[str]) -> int:
     request = json.loads(Path(argv[0]).read_text(encoding="utf-8"))
     path = Path(request["dataset"])
-    loaded, _ = load_dataset(
+    load = partial(
+        load_dataset,
         [str(path)],
         split_dataset_ratio=0.0,
-        shuffle=False,
         num_proc=request["num_proc"],
         load_from_cache_file=True,
         remove_unused_columns=False,  # as GRPO sets it (swift/arguments/rlhf_args.py:349)
     )
+    loaded, _ = load(shuffle=False)
+    load(shuffle=True, seed=request["seed"])  # what the trainer loads: the order is a file of the cache too
     problems = []
     if len(loaded) != request["rows"]:
         problems.append(f"{len(loaded)} of {request['rows']} rows arrive in the trainer")
