@@ -91,13 +91,16 @@ def _examples(path: str | None, prefix: str) -> list[dict[str, Any]]:
     """
     found = []
     for number, row, reason in records(Path(path)) if path else ():
-        if reason or not {"right", "wrong", "messages"} <= row.keys():
-            why = reason or "needs messages, right and wrong"
+        sides = {}
+        for name in ("right", "wrong"):
+            given = row.get(name) if isinstance(row, dict) else None
+            texts = [given] if isinstance(given, str) else given
+            if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
+                sides[name] = [prefix + text for text in texts]
+        if reason or len(sides) < 2 or not row.get("messages"):
+            why = reason or "right and wrong are completions, or lists of them, and messages is the prompt"
             raise StageFailed(f"data.reward_examples: {path}, row {number}: {why}")
-        sides = {
-            name: [row[name]] if isinstance(row[name], str) else row[name] for name in ("right", "wrong")
-        }
-        found.append({**row, **{name: [prefix + text for text in texts] for name, texts in sides.items()}})
+        found.append({**row, **sides})
     return found
 
 
