@@ -219,6 +219,22 @@ def test_a_directory_of_files_is_one_data_set(run: Freezer, tmp_path: Path) -> N
     assert [row["messages"][0]["content"] for row in run(tmp_path / "data").rows] == ["Part 0", "Part 1"]
 
 
+def test_training_and_test_files_are_not_one_data_set(tmp_path: Path) -> None:
+    for name in ("train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl", "test-00000-of-00001.jsonl"):
+        (tmp_path / name).write_text(json.dumps(prompt(name)) + "\n")
+    with pytest.raises(DataError, match="has several splits"):
+        list(records(tmp_path))
+    (tmp_path / "test-00000-of-00001.jsonl").unlink()
+    assert len(list(records(tmp_path))) == 2
+
+
+def test_repeated_held_out_prompts_are_rejected(run: Freezer) -> None:
+    frozen = run([prompt("Held out"), prompt("Another"), prompt("Held out")], "val")
+    entry = {"split": "val", "row": 3, "reason": "duplicate prompt"}
+    assert [{**found, **entry} for found in frozen.refused] == frozen.refused
+    assert frozen.split.kept == 2
+
+
 def test_broken_array_says_where(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('[{"a": 1}, {"a": 2}, {"a": ')

@@ -112,7 +112,6 @@ class Split:
     longest_rejected: int = 0
     most_images: int = 0
     columns: set[str] = field(default_factory=set)
-    kinds: Mapping[str, str] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
         """For a manifest."""
@@ -304,7 +303,7 @@ def freeze(
     peeked = list(itertools.islice(rows, PEEKED))
     directory = source if source.is_dir() else source.parent
     rules = Rules(directory, media, usual_kinds(peeked), required, max_length, answered)
-    split = Split(kinds=rules.kinds)
+    split = Split()
     witnesses = dict[str, int]()
     batches = _batches(itertools.chain(peeked, rows))
     work = partial(prepare, rules=rules, measure=measure)

@@ -22,6 +22,8 @@ CHUNK = 1 << 20
 LARGEST_RECORD = 256 << 20
 BATCH = 256
 SEPARATOR = re.compile(r"[\s,]*")
+SPLIT = re.compile(r"(train|test|valid|val|dev)", re.IGNORECASE)
+"""File names of data sets on the Hugging Face hub, e.g. train-00000-of-00002.parquet."""
 ARROW_FILES = ("dataset_info.json", "state.json")
 
 
@@ -145,6 +147,11 @@ def _directory(source: Path) -> Iterator[Record]:
         what = f"files of several formats ({', '.join(formats)})" if files else "no data"
         raise DataError(
             f"{source} holds {what}; legal: one format of {', '.join(READERS)}, or a saved data set"
+        )
+    splits = {path.name: SPLIT.match(path.name) for path in files}
+    if len({match[1].lower() for match in splits.values() if match}) > 1:
+        raise DataError(
+            f"{source} has several splits ({', '.join(splits)}); legal: one file, or one split each"
         )
     number = 0
     for path in files:
