@@ -174,6 +174,19 @@ def qkv(sequence: int = 6, batch: int = 2) -> list[torch.Tensor]:
 
 
 @check
+def all_linear_weights_are_marked_as_split() -> None:
+    # as Transformer Engine does; else rank 1's experts are missing in the gradient norm
+    for mode, dim in (("column", 0), ("row", 1), (None, 0)):
+        for layer in (
+            te.Linear(8, 6, parallel_mode=mode, bias=False),
+            te.LayerNormLinear(8, 6, parallel_mode=mode, bias=False),
+            te.GroupedLinear(2, 8, 6, parallel_mode=mode, bias=False),
+        ):
+            weights = [p for name, p in layer.named_parameters() if name.startswith("weight")]
+            assert weights and all(w.tensor_model_parallel and w.partition_dim == dim for w in weights)
+
+
+@check
 def attention_causal_with_grouped_heads() -> None:
     tensors = qkv()
     causal = torch.ones(6, 6, dtype=torch.bool).tril().expand(2, 6, 6)
@@ -337,6 +350,17 @@ def cuda_random_state_is_the_cpus() -> None:
     first = torch.rand(3, device="cuda")
     torch.cuda.set_rng_state(state, device="cuda")
     assert torch.equal(torch.rand(3), first)
+
+
+@check
+def token_splits_are_numbers() -> None:
+    from megatron.core.transformer.moe import token_dispatcher  # noqa: PLC0415
+
+    splits = token_dispatcher.maybe_move_tensor_to_cpu(torch.tensor([3, 4]), as_numpy=True)
+    assert not torch.is_tensor(splits) and splits.tolist() == [3, 4]
+    counts = token_dispatcher.maybe_move_tensor_to_cpu(torch.tensor([3, 4]), record_stream=True)
+    assert torch.is_tensor(counts)
+    assert token_dispatcher.maybe_move_tensor_to_cpu(None, as_numpy=True) is None
 
 
 @check

@@ -36,6 +36,7 @@ HOOKS: dict[str, tuple[str, str]] = {
     "swift.megatron": ("megatron", "before"),
     "mcore_bridge": ("megatron", "before"),
     "megatron.core": ("megatron", "before"),
+    "megatron.core.transformer.moe.moe_utils": ("token_splits", "after"),
     "torchvision": ("torchvision_ops", "before"),
     "swift.utils.torch_utils": ("swift_devices", "after"),
     "accelerate.state": ("accelerate_state", "after"),

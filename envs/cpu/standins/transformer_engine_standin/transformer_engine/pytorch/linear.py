@@ -63,6 +63,18 @@ def _new_weight(
     return weight
 
 
+def _mark_split(parameter: nn.Parameter, dim: int) -> None:
+    """Mark a parameter as one that differs between tensor-parallel ranks.
+
+    megatron-core counts a parameter without these marks on one rank only (gradient norm, zero gradients).
+    Transformer Engine marks all weights of its linear layers, split or not
+    (transformer_engine/pytorch/module/linear.py and grouped_linear.py, `reset_parameters`).
+    """
+    parameter.tensor_model_parallel = True
+    parameter.partition_dim = dim
+    parameter.partition_stride = 1
+
+
 class Linear(_Module):
     """y = x W^T + b over the last dimension; x is (sequence, batch, in) or (tokens, in).
 
@@ -110,19 +122,11 @@ class Linear(_Module):
             rng_tracker_name,
         )
         self.bias = nn.Parameter(torch.zeros(self.out_features, dtype=params_dtype)) if bias else None
-        if parallel_mode is not None:
-            self._mark_split(self.weight, 0 if parallel_mode == "column" else 1)
+        _mark_split(self.weight, 1 if parallel_mode == "row" else 0)
         if self.bias is not None and parallel_mode == "column":
-            self._mark_split(self.bias, 0)
+            _mark_split(self.bias, 0)
         if self.bias is not None and parallel_mode == "row":
             self.bias.sequence_parallel = self.sequence_parallel
-
-    @staticmethod
-    def _mark_split(parameter: nn.Parameter, dim: int) -> None:
-        # megatron-core counts a parameter without these marks on one rank only (gradient norm)
-        parameter.tensor_model_parallel = True
-        parameter.partition_dim = dim
-        parameter.partition_stride = 1
 
     def forward(self, x: torch.Tensor, is_first_microbatch: bool | None = None) -> Any:
         return self._linear(x)
@@ -179,11 +183,11 @@ class LayerNormLinear(Linear):
         self.zero_centered_gamma = zero_centered_gamma
         fill = torch.zeros if zero_centered_gamma else torch.ones
         self.layer_norm_weight = nn.Parameter(fill(in_features, dtype=params_dtype))
-        self.layer_norm_weight.sequence_parallel = sequence_parallel
+        self.layer_norm_weight.sequence_parallel = self.sequence_parallel
         self.layer_norm_bias: nn.Parameter | None = None
         if normalization == "LayerNorm":
             self.layer_norm_bias = nn.Parameter(torch.zeros(in_features, dtype=params_dtype))
-            self.layer_norm_bias.sequence_parallel = sequence_parallel
+            self.layer_norm_bias.sequence_parallel = self.sequence_parallel
 
     def forward(self, x: torch.Tensor, is_first_microbatch: bool | None = None) -> Any:
         return self._linear(
@@ -248,6 +252,7 @@ class GroupedLinear(_Module):
                 get_rng_state_tracker,
                 rng_tracker_name,
             )
+            _mark_split(weight, 1 if parallel_mode == "row" else 0)
             self.register_parameter(f"weight{i}", weight)
             if bias:
                 self.register_parameter(
