@@ -8,7 +8,7 @@ rule rollout_server:
         start=dag.start,
         mcore=dag.mcore,
         plugin=dag.reward_plugin,
-        plan=ancient("results/{experiment}/plan.json"),
+        plan="results/{experiment}/plan.json",
     output:
         "results/{experiment}/endpoints.json",
     log:
@@ -33,7 +33,7 @@ rule train_grpo:
         start=dag.start,
         mcore=dag.mcore,
         plugin=dag.reward_plugin,
-        plan=ancient("results/{experiment}/plan.json"),
+        plan="results/{experiment}/plan.json",
         endpoints=dag.endpoints,
     output:
         "results/{experiment}/train.json",
