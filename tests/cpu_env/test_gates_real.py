@@ -187,7 +187,8 @@ def test_data_set_with_images(models: Path, cpu_run: CpuRun, tmp_path: Path) -> 
     assert [entry["row"] for entry in rejected] == [21, 22]
     assert rejected[0]["reason"] == "longer than data.max_length"
     assert rejected[0]["tokens"] > 200
-    assert rejected[1]["reason"].startswith("unreadable media")
+    assert rejected[1]["reason"] == "unreadable media"
+    assert "truncated" in rejected[1]["detail"]
     assert manifest["counts"] == {"val": 2, "train": 21, "rejected": 2}
     assert manifest["cached_rows"] == {"grpo": 21}
     # 256 x 256 pixels in patches of 16 x 16, 2 x 2 of them a token; 64 x 64 is the least

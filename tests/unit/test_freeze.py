@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from grpoflow.freeze import Measured, Media, Seen, Split, freeze, summary
+from grpoflow.freeze import Measured, Media, NotEncodable, Seen, Split, freeze, summary
 from grpoflow.readers import DataError, records
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 64
@@ -20,11 +20,11 @@ def prompt(text: str, **columns: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}], "solution": "4", **columns}
 
 
-def count_words(row: dict[str, Any]) -> Measured | str:
+def count_words(row: dict[str, Any]) -> Measured | NotEncodable:
     """Stands for template and tokenizer: a token per word, and 10 per image, whose file must be one."""
     for image in row.get("images", ()):
         if not Path(image).read_bytes().startswith(PNG[:8]):
-            return "unreadable media"
+            return NotEncodable("unreadable media", f"{image} is torn")
     images = 10 * len(row.get("images", ()))
     return Measured(sum(len(m["content"].split()) for m in row["messages"]) + images, images)
 
@@ -109,6 +109,7 @@ def test_each_fault_alone(run: Freezer, tmp_path: Path, reason: str) -> None:
     (tmp_path / "torn.png").write_bytes(b"not an image")
     run([prompt("Held out")], "val")
     frozen = run([prompt("Good 7"), FAULTS[reason], prompt("Good 8")])
+    assert frozen.split.rejected == {reason: 1}
     assert [(entry["row"], entry["reason"]) for entry in frozen.refused] == [(2, reason)]
     assert [row["messages"][0]["content"] for row in frozen.rows] == ["Good 7", "Good 8"]
 

@@ -37,7 +37,16 @@ class Measured:
     image_tokens: int = 0
 
 
-Measure = Callable[[Row], Measured | str]
+@dataclass(frozen=True)
+class NotEncodable:
+    """A prompt that the template cannot turn into tokens."""
+
+    reason: str
+    detail: str
+    """What was said about this row; reasons are counted, details are not."""
+
+
+Measure = Callable[[Row], Measured | NotEncodable]
 """Counts the tokens of a row, or says why it cannot be encoded."""
 
 
@@ -90,6 +99,7 @@ class Prepared:
 
     number: int
     reason: str = ""
+    detail: str = ""
     text: str = ""
     prompt: bytes = b""
     """Hash of what the model is asked."""
@@ -213,13 +223,15 @@ def _prepare(number: int, value: Any, reason: str, rules: Rules, measure: Measur
         return Prepared(number, reason)
     text, reason = _text(row, rules.media)
     measured = Measured(0) if measure is None or reason else measure(row)
-    if isinstance(measured, str):
-        reason, measured = measured, Measured(0)
+    detail = ""
+    if isinstance(measured, NotEncodable):
+        reason, detail, measured = measured.reason, measured.detail, Measured(0)
     if rules.max_length is not None and measured.tokens > rules.max_length:
         reason = "longer than data.max_length"
     columns = frozenset(name for name, value in row.items() if value not in (None, [], {}))
     images = len(row.get("images", ()))
-    return Prepared(number, reason, text, prompt_hash(row, rules.answered), measured, columns, images)
+    asked = prompt_hash(row, rules.answered)
+    return Prepared(number, reason, detail, text, asked, measured, columns, images)
 
 
 def _text(row: Row, media: Media) -> tuple[str, str]:
@@ -315,6 +327,8 @@ def freeze(
                 if prepared.reason:
                     split.longest_rejected = max(split.longest_rejected, prepared.measured.tokens)
                 entry = {"split": name, "file": str(source), "row": prepared.number, "reason": reason}
+                if prepared.detail:
+                    entry["detail"] = prepared.detail
                 if prepared.measured.tokens:
                     entry["tokens"] = prepared.measured.tokens
                 refused.write(json.dumps(entry, ensure_ascii=False) + "\n")

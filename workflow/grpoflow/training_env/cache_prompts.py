@@ -24,7 +24,7 @@ import torch
 from swift.arguments import BaseArguments
 from swift.utils import parse_args
 
-from grpoflow.freeze import Measured, Media, Prepared, Seen, freeze
+from grpoflow.freeze import Measured, Media, NotEncodable, Prepared, Seen, freeze
 from grpoflow.readers import DataError, Record
 from grpoflow.rows import MEDIA_COLUMNS, Row
 
@@ -37,15 +37,15 @@ _template: Any = None
 """The template of this process. Its pool inherits it: it cannot be sent to another process."""
 
 
-def measure(row: Row) -> Measured | str:
+def measure(row: Row) -> Measured | NotEncodable:
     """Encode a prompt as the trainer does (swift/rl_core/resample.py): tokens with the images expanded, the
     generation prompt and the opened or empty thinking block included."""
     try:
         encoded = _template.encode(dict(row), return_length=True)
     except Exception as error:  # the trainer would drop such a row without telling which
         media = any(row.get(column) for column in MEDIA_COLUMNS)
-        what = "unreadable media" if media else "not encodable"
-        return f"{what}: {type(error).__name__}: {error}"[:300]
+        reason = "unreadable media" if media else "not encodable"
+        return NotEncodable(reason, f"{type(error).__name__}: {error}"[:300])
     images = 0
     grid = encoded.get("image_grid_thw")
     if grid is not None:
