@@ -24,7 +24,7 @@ pytestmark = pytest.mark.real
 
 HERE = Path(__file__).parent
 START_SECONDS = 400
-# mean |difference|: rounding in bfloat16 gave 0.01 to 0.06, weights packed wrongly 0.9 to 2.3, other weights 2.3
+# mean |difference|: rounding in bfloat16 gave 0.01 to 0.06, packed weights 0.9 to 2.3, other weights 2.3
 SAME, WRONG = 0.15, 0.5
 MODEL_TYPES = {"vlm": "qwen3_5", "moe_vlm": "qwen3_5_moe"}
 

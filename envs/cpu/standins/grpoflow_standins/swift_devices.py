@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -35,7 +34,7 @@ class _CpuDevice:
 _CPU_DEVICE = _CpuDevice()
 
 
-def apply(module: ModuleType) -> None:
+def apply(module: Any) -> None:
     module.get_device_count = lambda: int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     module.get_physical_device_count = module.get_device_count
     module.synchronize = lambda _device=None: None

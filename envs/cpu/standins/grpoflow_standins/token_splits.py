@@ -9,7 +9,6 @@ the CPU already stays a tensor, and `all_to_all_single` refuses it as split size
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,5 +19,5 @@ def maybe_move_tensor_to_cpu(tensor: Any, as_numpy: bool = False, record_stream:
     return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
 
-def apply(module: ModuleType) -> None:
+def apply(module: Any) -> None:
     module.maybe_move_tensor_to_cpu = maybe_move_tensor_to_cpu

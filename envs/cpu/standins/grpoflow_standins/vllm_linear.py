@@ -10,7 +10,7 @@ unpacked, `layer.weight` is what is computed with.
 
 from __future__ import annotations
 
-from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -21,5 +21,5 @@ def dispatch_cpu_unquantized_gemm(layer: torch.nn.Module, remove_weight: bool) -
         layer.cpu_linear = torch.nn.functional.linear
 
 
-def apply(module: ModuleType) -> None:
+def apply(module: Any) -> None:
     module.dispatch_cpu_unquantized_gemm = dispatch_cpu_unquantized_gemm

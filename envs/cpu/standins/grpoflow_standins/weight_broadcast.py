@@ -10,7 +10,6 @@ pickled in the store: right for megabytes.
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -34,5 +33,5 @@ class PyNcclCommunicator:
             tensor.copy_(received)
 
 
-def apply(module: ModuleType) -> None:
+def apply(module: Any) -> None:
     module.PyNcclCommunicator = PyNcclCommunicator

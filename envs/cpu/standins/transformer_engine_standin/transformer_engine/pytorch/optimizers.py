@@ -43,7 +43,7 @@ class FusedAdam(torch.optim.Optimizer):
         self.adam_w_mode = adam_w_mode
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
         loss = None if closure is None else closure()
         for group in self.param_groups:
             group["step"] = group.get("step", 0) + 1
