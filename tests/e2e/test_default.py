@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Workspace, processes_of
+from workspace import ROOT, Workspace, processes_of
 
 pytestmark = pytest.mark.real
 

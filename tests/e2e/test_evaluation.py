@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 import pytest
-from conftest import Workspace
 from grpoflow.stages.statistics import paired_difference
+from workspace import Workspace
 
 pytestmark = pytest.mark.real
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Workspace, make_workspace, processes_of
+from workspace import Workspace, make_workspace, processes_of
 
 pytestmark = pytest.mark.real
 

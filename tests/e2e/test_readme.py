@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from conftest import ROOT, make_workspace
+from workspace import ROOT, make_workspace
 
 
 def readme_block(language: str) -> list[str]:
@@ -22,7 +22,9 @@ def test_the_dag_is_the_generated_one(tmp_path: Path) -> None:
 
 def edges(graph: str) -> set[tuple[str, str]]:
     lines = [line.strip() for line in graph.split("\n")]
-    names = {line.partition("[")[0]: line.partition("[")[2].rstrip("]") for line in lines if line.endswith("]")}
+    names = {
+        line.partition("[")[0]: line.partition("[")[2].rstrip("]") for line in lines if line.endswith("]")
+    }
     pairs = (line.split(" --> ") for line in lines if " --> " in line)
     return {(names[a], names[b]) for a, b in pairs}
 
@@ -30,6 +32,7 @@ def edges(graph: str) -> set[tuple[str, str]]:
 RUN_ELSEWHERE = {
     "scripts/quickstart": "tests/e2e/conftest.py, default_run",
     "scripts/test": "the gate itself",
+    "scripts/test --all": "the same with more tests",
     "scripts/setup orchestrator": "scripts/test runs `scripts/setup all`",
     "snakemake --profile slurm --configfile my.yaml": "tests/slurm/test_chain_real.py",
 }

@@ -1,4 +1,4 @@
-"""The whole chain, real programs on a real Slurm cluster, as a person runs it: `snakemake --profile slurm`."""
+"""The whole chain, real programs on a real Slurm cluster, as people run it: `snakemake --profile slurm`."""
 
 from __future__ import annotations
 

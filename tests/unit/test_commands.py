@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from grpoflow.commands.base import Command, flags
 from grpoflow.commands.cache import cache_sft_dataset
 from grpoflow.commands.convert import merge_adapter, to_hf, to_mcore
@@ -45,8 +44,8 @@ def commands(config: Config) -> dict[str, Command]:
     return {
         "cache": cache_sft_dataset(config, here, here),
         "sft": sft(config, here, here, Ranks(), Parallel()),
-        "to_mcore": to_mcore(config, here, here),
-        "to_hf": to_hf(config, here, here, here),
+        "to_mcore": to_mcore(config, here, here, Ranks()),
+        "to_hf": to_hf(config, here, here, here, Ranks()),
         "merge": merge_adapter(config, here, here, here),
         "rollout": rollout(config, here, 8000, 1),
         "train": train(config, paths, Ranks(), Parallel(), servers),

@@ -134,9 +134,7 @@ def test_a_missing_shard(start: Path) -> None:
     broken = start.with_name("broken")
     shutil.copytree(start, broken)
     (broken / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(
-        CheckpointError, match=r"shards that are missing: model-00002-of-00002\.safetensors"
-    ):
+    with pytest.raises(CheckpointError, match=r"shards that are missing: model-00002-of-00002\.safetensors"):
         account(broken, start, "float32")
 
 
