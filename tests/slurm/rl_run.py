@@ -20,19 +20,21 @@ from grpoflow.files import read_json
 from grpoflow.launch.leftovers import writers
 from grpoflow.launch.processes import process_start
 from grpoflow.launch.run import RunDirectory
-from grpoflow.metrics import read_steps
+from grpoflow.metrics import LogFollower, read_steps
 from scene import Scene
 
 DRIVE = Path(drive.__file__)
 
 
 class RlRun:
-    """One run of the stand-in (or of the real programs) in a directory of its own."""
+    """One run of the stand-in, or in a subclass of the real programs, in a directory of its own."""
+
+    real = False
 
     def __init__(self, cluster: ClusterClient, directory: Path, *overlays: dict[str, Any], **resources: Any):
         self.cluster, self.directory = cluster, directory
         directory.mkdir(parents=True, exist_ok=True)
-        self.scene = Scene(directory)
+        self.scene = Scene(directory, real=self.real)
         drive.prepare(directory, self.scene.dataset)
         self.raw = self.scene.raw(*overlays)
         self.config = self.scene.config(*overlays)
@@ -99,6 +101,20 @@ class RlRun:
 
     def wait_for_step(self, step: int, seconds: float = 40.0) -> None:
         wait(lambda: self.step() >= step, seconds, lambda: f"at step {self.step()}: {self.allocation()}")
+
+    def wait_for_new_steps(self, count: int, seconds: float) -> None:
+        """Wait until so many more steps are logged, repeated ones too."""
+        follower = LogFollower(self.run.log) if list(self.directory.glob("results/main/runs/*")) else None
+        seen = 0
+
+        def enough() -> bool:
+            nonlocal seen, follower
+            if follower is None and list(self.directory.glob("results/main/runs/*")):
+                follower = LogFollower(self.run.log, from_start=True)
+            seen += len(follower.read()) if follower else 0
+            return seen >= count
+
+        wait(enough, seconds, lambda: f"{seen} new steps: {self.allocation()}")
 
     def check_complete(self, steps: int, interruptions: int = 0, save_steps: int | None = None) -> None:
         """All steps are done, the last checkpoint is complete, and of the work at most one save interval per

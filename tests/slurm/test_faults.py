@@ -152,7 +152,7 @@ def test_04_wall_time(runs: Runs) -> None:
     assert (first["status"], last["status"]) == ("stopped", "complete")
     # nothing is repeated: it was saved at the step at which it stopped
     rl.check_complete(30, interruptions=0)
-    assert "the wall-time of the job is near; back into the queue" in driver.said
+    assert "stopped, back into the queue: saved checkpoint-" in driver.said
     assert len(rl.run.jobs()) == 1
 
 

@@ -56,7 +56,12 @@ class Scene:
         return {
             "model": {"path": str(self.model)},
             "data": {"train": str(self.dataset), "val": str(self.data / "val.jsonl")},
-            "rewards": {"plugin": str(ROOT / "config/rewards/arithmetic.py")},
+            # a model that was not trained earns nothing for sums, and from nothing no gradient follows
+            "rewards": {
+                "plugin": str(ROOT / "tests/standin/reward_of_text.py"),
+                "functions": ["reward_of_text"],
+                "weights": [1.0],
+            },
             "cluster": {"environment": str(self.environment), "cache": str(self.directory / "cache")},
             "sft": None,
         }

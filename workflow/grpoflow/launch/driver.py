@@ -228,8 +228,8 @@ class Driver:
             else:
                 continue
             self.told.add(name)
-            follows = {"end": "", "again": "; trying again", "requeue": "; back into the queue"}[action]
-            self.say(f"attempt {name} {end['status']}: {end['cause']}{follows}")
+            follows = {"end": "", "again": ", trying again", "requeue": ", back into the queue"}[action]
+            self.say(f"attempt {name} {end['status']}{follows}: {end['cause']}")
 
     def _left_no_end(self, job: str) -> bool:
         attempts = self.run.attempts([job])
