@@ -9,8 +9,14 @@ import pytest
 from grpoflow.config import Config, load_experiments, read_yaml
 from grpoflow.config.load import ConfigError, merge
 from grpoflow.stages import models
-from grpoflow.stages.base import StageFailed
-from grpoflow.stages.dataset import _check_counts, _evaluates_in_training, _trim, pixel_environment
+from grpoflow.stages.base import Stage, StageFailed
+from grpoflow.stages.dataset import (
+    _check_counts,
+    _evaluates_in_training,
+    _trim,
+    frozen_dataset,
+    pixel_environment,
+)
 from grpoflow.stages.models import chosen_checkpoint, kept_checkpoints
 from grpoflow.stages.rewards import _examples, _no_longer_than, adversarial
 
@@ -59,6 +65,20 @@ def test_validation_inside_of_training_gets_whole_iterations(tmp_path: Path) -> 
 def test_what_decides_about_image_tokens_is_recorded() -> None:
     config = config_with(data={"image_max_tokens": 512}, cluster={"env": {"VIDEO_MAX_TOKEN_NUM": "64"}})
     assert pixel_environment(config) == {"IMAGE_MAX_TOKEN_NUM": "512", "VIDEO_MAX_TOKEN_NUM": "64"}
+
+
+def test_other_pixels_than_were_measured_are_refused(tmp_path: Path) -> None:
+    """Image features and image tokens would not match (ms-swift#8020)."""
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text('{"pixels": {"IMAGE_MAX_TOKEN_NUM": "512"}}')
+
+    def stage(limit: int) -> Stage:
+        config = config_with(data={"image_max_tokens": limit})
+        return Stage("evaluate", "main", config, {"dataset": str(manifest)}, tmp_path, tmp_path, {})
+
+    assert frozen_dataset(stage(512))["pixels"]
+    with pytest.raises(StageFailed, match=r"measured with {'IMAGE_MAX_TOKEN_NUM': '512'}, and now"):
+        frozen_dataset(stage(1024))
 
 
 def test_adversarial_completions() -> None:

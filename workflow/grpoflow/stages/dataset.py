@@ -16,7 +16,7 @@ from grpoflow.config import Config
 from grpoflow.files import read_json, sha256, write_json
 from grpoflow.launch.process import ProgramFailed
 
-from .base import Stage, StageFailed, attempt_directory, finish
+from .base import Stage, StageFailed, attempt_directory, finish, manifest_of
 from .inside import inside
 from .rewards import START_SECONDS, try_rewards
 
@@ -135,6 +135,22 @@ def pixel_environment(config: Config) -> dict[str, str]:
     features and image tokens do not match' (ms-swift#8020)."""
     environment = clean_environment(config, os.environ)
     return {name: value for name, value in environment.items() if name.startswith(PIXEL_VARIABLES)}
+
+
+def frozen_dataset(stage: Stage) -> dict[str, Any]:
+    """The manifest of the data set that this stage reads.
+
+    Raises:
+        StageFailed: images would turn into other numbers of tokens than were measured.
+    """
+    manifest = manifest_of(stage.input["dataset"])
+    measured, now = manifest.get("pixels", {}), pixel_environment(stage.config)
+    if measured != now:
+        raise StageFailed(
+            f"the data set was measured with {measured or 'no pixel variables'}, and now there are {now}: "
+            f"restore cluster.env, or remove {stage.input['dataset']} to measure again"
+        )
+    return manifest
 
 
 def _evaluates_in_training(config: Config) -> bool:

@@ -22,6 +22,7 @@ from grpoflow.launch.ports import free_port
 
 from .base import Stage, StageFailed, attempt_directory, finish, manifest_of
 from .convert import start_directory
+from .dataset import frozen_dataset
 from .inside import inside
 from .models import assemble_model, chosen_checkpoint, kept_checkpoints
 from .statistics import Scores, length_statistics, mean_of_prompts, paired_difference, pass_at
@@ -60,7 +61,7 @@ def evaluate(stage: Stage) -> None:
     start, train = start_directory(stage), manifest_of(stage.input["train"])
     dataset = Path(stage.input["dataset"])
     rows = list(read_rows(dataset.parent / "val.jsonl"))
-    prefix = str(manifest_of(dataset)["template"]["response_prefix"] or "")
+    prefix = str(frozen_dataset(stage)["template"]["response_prefix"] or "")
     chosen = chosen_checkpoint(config, train)
     curve = {f"step-{step}": path for step, path in _curve(config, train).items() if path != chosen}
     with attempt_directory(stage) as work:

@@ -17,6 +17,7 @@ from grpoflow.plan.inputs import placement_of
 from .base import Stage, StageFailed, manifest_of
 from .convert import start_directory
 from .dag import RESULTS
+from .dataset import frozen_dataset
 
 
 def rollout_server(stage: Stage) -> None:
@@ -86,7 +87,7 @@ def _run(stage: Stage) -> tuple[RunDirectory, Launch]:
     identity: dict[str, Any] = {
         "convergence": convergence_keys(config),
         "start": fingerprint(start),
-        "dataset": manifest_of(stage.input["dataset"])["sha256"],
+        "dataset": frozen_dataset(stage)["sha256"],
     }
     run = RunDirectory((RESULTS / stage.subject / "runs" / digest(identity)).absolute())
     create_once(run.identity, {**identity, "layout": keys_of_kind(config, "layout")})
