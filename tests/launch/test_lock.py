@@ -60,7 +60,7 @@ def test_an_owner_that_beats_is_not_silent(tmp_path: Path) -> None:
     assert not DriverLock(path).take()
 
 
-@pytest.mark.parametrize("_", range(5))
+@pytest.mark.parametrize("_", range(20))
 def test_of_many_only_one_takes_the_place_of_a_dead_owner(tmp_path: Path, _: int) -> None:
     owned_by(tmp_path / "lock", pid=2**22 + 1)
     locks = [DriverLock(tmp_path / "lock") for _ in range(8)]

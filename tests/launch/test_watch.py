@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from grpoflow.launch.watch import Progress, missing_space, next_save, size_of
+from grpoflow.launch.space import missing_space, next_save, size_of
+from grpoflow.launch.watch import Progress
 
 
 def log(path: Path, step: int) -> None:

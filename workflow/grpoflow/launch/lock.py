@@ -49,9 +49,13 @@ class DriverLock:
         marker = self._path.with_name(f".{self._path.name}.{owner['token']}.{int(age // STALE)}")
         if not create_once(marker, self._me):
             return False
-        write_json(self._path, self._me)
+        # another one may have been through all of this since the owner was read
+        still = self._read()
+        vacant = still is not None and still["token"] == owner["token"]
+        if vacant:
+            write_json(self._path, self._me)
         marker.unlink(missing_ok=True)
-        return True
+        return vacant
 
     def beat(self) -> bool:
         """Show that the owner lives; return whether this process is the owner still."""

@@ -9,32 +9,23 @@ the attempt on every node at once: a trainer that lost its server waits in a col
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import signal
 import socket
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from grpoflow.checkpoints import newest_checkpoint, set_aside_incomplete
-from grpoflow.commands.base import Command
-from grpoflow.commands.distributed import Ranks
-from grpoflow.commands.environment import clean_environment
-from grpoflow.commands.rollout import rollout as rollout_command
-from grpoflow.commands.train import Server, TrainPaths, train
+from grpoflow.commands.train import Server
 from grpoflow.files import create_once, new_log_directory, read_json, write_json
-from grpoflow.plan.inputs import parallel_of
-from grpoflow.plan.placement import RolloutRole, TrainerRole
-from grpoflow.preflight.estimate import disk
-from grpoflow.preflight.subject import Subject
 
 from . import slurm
 from .background import Background
+from .beats import SILENT_SECONDS, Heartbeats
 from .completion import TrainingIncomplete, verify_training
 from .deadline import DeadlineKeeper, end_of_signalled_job
 from .explain import explain
@@ -43,21 +34,23 @@ from .leftovers import sweep
 from .links import Listener, links, reach
 from .memory import oom_kills
 from .ports import NoFreePorts, is_free, port_block
-from .process import Program, start, tail_text
+from .process import tail_text
 from .processes import process_start
-from .run import Attempt, AttemptKey, Launch, RunDirectory
+from .roles import Roles
+from .run import Attempt, Launch, RunDirectory, Status
+from .space import checkpoint_size, missing_space, next_save
+from .task import Task, this_task
 from .verdict import Verdict, judge
-from .watch import Progress, missing_space, next_save, size_of
+from .watch import Progress
 
 POLL_SECONDS = 0.5
 NODES_SECONDS = 300.0
 LINK_SECONDS = 60.0
 BEAT_SECONDS = 5.0
-SILENT_NODE_SECONDS = 120.0
 HEALTH_SECONDS = 10.0
 PROGRESS_SECONDS = 2.0
 SUSPICION_SECONDS = 60.0
-LEAVE_SECONDS = 60.0
+LEAVE_SECONDS = 120.0
 RESERVED_BYTES = 1 << 20
 DEAD_ANSWERS = 3
 UVICORN = re.compile(r"Uvicorn running on http://\S+:(\d+) ")
@@ -65,29 +58,6 @@ UVICORN = re.compile(r"Uvicorn running on http://\S+:(\d+) ")
 
 class AttemptEnded(Exception):
     """This node has nothing more to do: the attempt has an end, written by this node or another."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """Which task of which job this process is."""
-
-    key: AttemptKey
-    node: int
-    address: str
-    launcher: str
-
-    @property
-    def is_slurm(self) -> bool:
-        return self.launcher == "slurm"
-
-
-def this_task(environment: Mapping[str, str]) -> Task:
-    """Read the task from what Slurm or submitit's local executor set."""
-    if "SUBMITIT_LOCAL_JOB_ID" in environment:
-        return Task(AttemptKey(environment["SUBMITIT_LOCAL_JOB_ID"]), 0, "127.0.0.1", "local")
-    key = AttemptKey(environment["SLURM_JOB_ID"], int(environment.get("SLURM_RESTART_COUNT", "0")))
-    address = slurm.node_address(environment["SLURMD_NODENAME"])
-    return Task(key, int(environment["SLURM_NODEID"]), address, "slurm")
 
 
 def run_node(run_path: str) -> str:
@@ -101,7 +71,8 @@ def run_node(run_path: str) -> str:
         signal.signal(number, lambda received, _: signals.append(received))
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     while True:
-        node = Node(run, Launch.read(run.launch), task, run.attempt(task.key), signals)
+        attempt, launch = run.attempt(task.key), Launch.read(run.launch)
+        node = Node(run, launch, task, attempt, signals, Roles(run, launch, attempt, task.node))
         status = node.work()
         verdict = node.part()
         if verdict is None or not verdict.goes_on:
@@ -121,30 +92,32 @@ class Node:
     task: Task
     attempt: Attempt
     signals: list[int]
-    programs: dict[str, Program] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    roles: Roles
     told: dict[str, Any] = field(default_factory=dict)
     progress: Progress | None = None
     keeper: DeadlineKeeper | None = None
+    beats: Heartbeats = field(init=False)
     graceful: bool = False
     """Preempted, with time to save."""
     due: dict[str, float] = field(default_factory=dict)
-    beats: dict[int, tuple[float, float]] = field(default_factory=dict)
     dead_answers: dict[str, int] = field(default_factory=dict)
     engines: dict[str, dict[int, str]] = field(default_factory=dict)
     oom_kills: int = field(default_factory=oom_kills)
     """Processes that the kernel had killed for memory before this attempt."""
 
+    def __post_init__(self) -> None:
+        self.beats = Heartbeats(self.attempt, self.task.node, len(self.nodes))
+
     @property
-    def roles(self) -> tuple[RolloutRole | TrainerRole, ...]:
-        return self.launch.placement.nodes[self.task.node].roles
+    def nodes(self) -> range:
+        return range(len(self.launch.placement.nodes))
 
     @property
     def is_client(self) -> bool:
         """Whether the trainer on this node talks to the rollout servers and writes the log."""
         return self.task.node == self.launch.placement.sync_client_node
 
-    def work(self) -> str:
+    def work(self) -> Status:
         """Run the roles until the attempt ends; return its status."""
         try:
             self._work()
@@ -160,26 +133,20 @@ class Node:
             self.attempt.finish("failed", f"supervisor of node {self.task.node}: {error!r}")
             raise
         finally:
-            for program in self.programs.values():
-                program.stop()
+            self.roles.stop()
             if self.keeper is not None:
                 self.keeper.stop()
         end = read_json(self.attempt.end)
         self._tell(state=end["status"], cause=end["cause"])
-        return str(end["status"])
+        status: Status = end["status"]
+        return status
 
     def _work(self) -> None:
         self._join()
-        self.facts = read_json(self.attempt.facts)
+        self._prepare()
         self._try_links()
-        if self.is_client:
-            self.run.output.mkdir(parents=True, exist_ok=True)
-            self._check_space(self.facts["resume_step"])
-        for role in self.roles:
-            if isinstance(role, RolloutRole):
-                self._serve(role)
-            else:
-                self._train(role)
+        self._watch_training()
+        self.roles.start()
         self._wait_for_servers()
         while True:
             self._check()
@@ -193,9 +160,8 @@ class Node:
         write_json(self.attempt.node(self.task.node), host)
         if self.task.node == 0:
             self._open()
-        nodes = range(len(self.launch.placement.nodes))
         self._wait(
-            lambda: self.attempt.facts.is_file() and all(self.attempt.node(i).is_file() for i in nodes),
+            lambda: self.attempt.facts.is_file() and all(self.attempt.node(i).is_file() for i in self.nodes),
             NODES_SECONDS,
             "not every node of the job sees the run directory: is it on the shared filesystem?",
         )
@@ -225,132 +191,83 @@ class Node:
         self.keeper = DeadlineKeeper(self.attempt.deadline, key.job if self.task.is_slurm else None, margin)
         self.keeper.start()
 
-    def _try_links(self) -> None:
-        """Try every connection between nodes, sweep what a former attempt left, and check the ports."""
-        former = {logs for logs in self.run.log_directories() if logs != self.facts["logs"]}
+    def _prepare(self) -> None:
+        """Sweep what a former attempt left; check this node's ports."""
+        former = {logs for logs in self.run.log_directories() if logs != str(self.roles.logs)}
         if found := sweep(former):
             print(f"killed {len(found)} processes of a former attempt: {found}", flush=True)
-        wanted = links(self.launch.placement, self.facts["port_base"])
-        for port in self._own_ports():
+        for port in self.roles.own_ports():
             if not is_free(port):
                 where = socket.gethostname()
                 self._end("failed", f"port {port} is taken on {where} by another program", accident=True)
+
+    def _try_links(self) -> None:
+        """Try every connection between nodes that the programs will open."""
+        wanted = links(self.launch.placement, self.roles.port(0))
         listener = Listener([*{link.port: None for link in wanted if link.server == self.task.node}])
         try:
             for link in wanted:
-                if link.client == self.task.node:
-                    host = read_json(self.attempt.node(link.server))["address"]
-                    error = reach(host, link.port, time.monotonic() + LINK_SECONDS)
-                    if error:
-                        here = socket.gethostname()
-                        why = f"{host}:{link.port} cannot be reached from {here} ({link.purpose}): {error}"
-                        self._end("failed", f"{why}; is there a firewall between the nodes?")
+                if link.client != self.task.node:
+                    continue
+                host = self.roles.address_of(link.server)
+                error = reach(host, link.port, time.monotonic() + LINK_SECONDS)
+                if error:
+                    here = socket.gethostname()
+                    why = f"{host}:{link.port} cannot be reached from {here} ({link.purpose}): {error}"
+                    self._end("failed", f"{why}; is there a firewall between the nodes?")
             write_json(self.attempt.linked(self.task.node), {})
-            nodes = range(len(self.launch.placement.nodes))
             self._wait(
-                lambda: all(self.attempt.linked(index).is_file() for index in nodes),
+                lambda: all(self.attempt.linked(index).is_file() for index in self.nodes),
                 2 * LINK_SECONDS,
                 "not every node could try its connections to the others",
             )
         finally:
             listener.close()
 
-    def _own_ports(self) -> list[int]:
-        placement = self.launch.placement
-        offsets = [
-            offset
-            for role in self.roles
-            if isinstance(role, RolloutRole)
-            for offset in (role.http_port_offset, role.group_port_offset)
-        ]
-        if self.task.node == placement.master_node:
-            offsets.append(placement.master_port_offset)
-        return [self._port(offset) for offset in offsets]
-
-    # roles
-
-    def _serve(self, role: RolloutRole) -> None:
-        command = rollout_command(
-            self.launch.config, self.launch.start, self._port(role.http_port_offset), role.dp
+    def _watch_training(self) -> None:
+        """On the node that writes the log: look at the disk, and follow the log from here on."""
+        if not self.is_client:
+            return
+        self.run.output.mkdir(parents=True, exist_ok=True)
+        self.progress = Progress(
+            self.run.log,
+            stall_timeout=self.launch.config.trainer.stall_timeout,
+            startup=self.launch.config.rollout.startup_timeout,
+            started=time.monotonic(),
         )
-        environment = self._devices(role.gpus)
-        if role.dp == 1:  # several engines would scan upwards from the same port and collide
-            environment["VLLM_PORT"] = str(self._port(role.vllm_port_offset))
-        self._start(role.name, command.argv, {**command.env, **environment})
+        self._check_space(self.progress, self.roles.facts["resume_step"])
 
-    def _train(self, role: TrainerRole) -> None:
-        """Start a trainer at once: it waits for the servers when it needs them (training_env/late_client)."""
-        config, placement = self.launch.config, self.launch.placement
-        resume_from = self.facts["resume_from"]
-        ranks = Ranks(
-            nproc_per_node=role.nproc_per_node,
-            nnodes=len(placement.trainers),
-            node_rank=role.node_rank,
-            master_addr=read_json(self.attempt.node(placement.master_node))["address"],
-            master_port=self._port(placement.master_port_offset),
-        )
-        paths = TrainPaths(
-            start=self.launch.start,
-            mcore=self.launch.mcore,
-            dataset=self.launch.dataset,
-            output=self.run.output,
-            resume_from=Path(resume_from) if resume_from else None,
-        )
-        command = train(config, paths, ranks, parallel_of(config, ranks.world_size), self._servers())
-        told = {
-            "GRPOFLOW_DEADLINE": str(self.attempt.deadline),
-            "GRPOFLOW_STOPPED": str(self.attempt.stopped),
-            **tracker_environment(self.run.path.name),
-        }
-        if self.is_client:
-            self.progress = Progress(
-                self.run.log,
-                stall_timeout=config.trainer.stall_timeout,
-                startup=config.rollout.startup_timeout,
-                started=time.monotonic(),
-            )
-        self._start(role.name, command.argv, {**command.env, **self._devices(role.gpus), **told})
-
-    def _servers(self) -> list[Server]:
-        return [
-            Server(
-                host=read_json(self.attempt.node(node))["address"],
-                port=self._port(role.http_port_offset),
-                group_port=self._port(role.group_port_offset),
-            )
-            for node, role in self.launch.placement.rollout_servers
-        ]
+    # bring-up
 
     def _wait_for_servers(self) -> None:
         """Wait until the servers are healthy here, then all of them, tried from the trainer's node."""
         timeout = self.launch.config.rollout.startup_timeout
-        for role in self.roles:
-            if isinstance(role, RolloutRole):
-                port = self._port(role.http_port_offset)
-                self._wait(
-                    lambda name=role.name, port=port: self._listens(name, port),  # type: ignore[misc]
-                    timeout,
-                    f"{role.name} is not healthy on port {port}",
-                )
-                self.engines[role.name] = engines(self.programs[role.name].guard.pid)
-                write_json(self.attempt.ready(role.name), {"after": time.time() - self.facts["started"]})
+        for role in self.roles.servers:
+            name, port = role.name, self.roles.port(role.http_port_offset)
+            self._wait(
+                lambda name=name, port=port: self._listens(name, port),  # type: ignore[misc]
+                timeout,
+                f"{name} is not healthy on port {port}",
+            )
+            self.engines[name] = engines(self.roles.programs[name].guard.pid)
+            write_json(self.attempt.ready(name), {"after": time.time() - self.roles.facts["started"]})
         names = [role.name for _, role in self.launch.placement.rollout_servers]
         self._wait(
             lambda: all(self.attempt.ready(name).is_file() for name in names),
             timeout,
             f"not all rollout servers became ready: {', '.join(names)}",
         )
-        servers = self._servers()
+        servers = self.roles.all_servers()
         if self.is_client:
             for server in servers:
                 self._try_server(server)
-            write_json(self.attempt.serving, [vars(server) for server in servers])
+            write_json(self.attempt.serving, {})
         self._wait(self.attempt.serving.is_file, timeout, "the rollout servers were not tried in time")
         self._tell(state="training", servers=[vars(server) for server in servers])
 
     def _listens(self, name: str, port: int) -> bool:
         """Whether a server is healthy on its port; it may have moved to another one without an error."""
-        other = UVICORN.search(tail_text(self._log(name)))
+        other = UVICORN.search(tail_text(self.roles.log(name)))
         if other is not None and int(other[1]) != port:
             why = f"port {port} was taken meanwhile: {name} listens on {other[1]}"
             self._end("failed", why, accident=True)
@@ -379,8 +296,9 @@ class Node:
         if self.attempt.end.is_file():
             raise AttemptEnded
         self._collect()
-        if self._is_due("beat", BEAT_SECONDS):
-            self._beat()
+        if self._is_due("beat", BEAT_SECONDS) and (silent := self.beats.beat()):
+            why = f"is silent for {SILENT_SECONDS:.0f} s"
+            self._end("failed", f"the supervisor on {silent} {why}", accident=True)
         if self._is_due("health", HEALTH_SECONDS):
             self._check_health()
         if self.progress is not None and self._is_due("progress", PROGRESS_SECONDS):
@@ -393,8 +311,7 @@ class Node:
         if not self.task.is_slurm:
             self._end("cancelled", f"received {name}")
         told = end_of_signalled_job(self.task.key)
-        trainer = self.launch.config.trainer
-        if told.grace is not None and told.grace > trainer.stop_margin:
+        if told.grace is not None and told.grace > self.launch.config.trainer.stop_margin:
             self.graceful = True
             if self.keeper is not None:  # node 0 writes the deadline
                 self.keeper.stop_now()
@@ -404,8 +321,8 @@ class Node:
 
     def _collect(self) -> None:
         """Look at this node's programs; end the attempt when one has ended."""
-        trainers = {role.name for role in self.roles if isinstance(role, TrainerRole)}
-        for name, program in self.programs.items():
+        trainers = {role.name for role in self.roles.trainers}
+        for name, program in self.roles.programs.items():
             code = program.poll()
             if code is None or self.attempt.done(name).is_file():
                 continue
@@ -431,63 +348,44 @@ class Node:
             self._end("failed", f"the trainer ended without an error, but {error}", lasting=True)
         self._end("complete", "the trainer ended and its last checkpoint is complete")
 
-    def _beat(self) -> None:
-        """Show that this supervisor lives, and look whether the others do."""
-        os.utime(self.attempt.node(self.task.node))
-        now = time.monotonic()
-        for index in range(len(self.launch.placement.nodes)):
-            path = self.attempt.node(index)
-            if index == self.task.node or not path.is_file():
-                continue
-            stamp = path.stat().st_mtime
-            seen, when = self.beats.get(index, (0.0, now))
-            # by this node's own clock: those of the nodes need not agree
-            self.beats[index] = (stamp, now if stamp != seen else when)
-            if now - self.beats[index][1] > SILENT_NODE_SECONDS:
-                why = f"silent for {SILENT_NODE_SECONDS:.0f} s"
-                self._end("failed", f"the supervisor on {read_json(path)['host']} is {why}", accident=True)
-
     def _check_health(self) -> None:
         """A server process can live on without listening any more, and without the engine that generates: its
         requests then hang, and those of the trainer have no time-out."""
-        for role in self.roles:
-            if not isinstance(role, RolloutRole) or not self.attempt.ready(role.name).is_file():
+        for role in self.roles.servers:
+            if not self.attempt.ready(role.name).is_file():
                 continue
+            log = self.roles.log(role.name)
             for pid, started in self.engines[role.name].items():
                 if process_start(pid) != started:
-                    what = f"{role.name} lives, but its engine (process {pid}) has ended"
-                    self._fail(what, self._log(role.name))
-            port = self._port(role.http_port_offset)
+                    self._fail(f"{role.name} lives, but its engine (process {pid}) has ended", log)
+            port = self.roles.port(role.http_port_offset)
             dead = self.dead_answers.get(role.name, 0) + 1 if health("127.0.0.1", port) == "gone" else 0
             self.dead_answers[role.name] = dead
             if dead >= DEAD_ANSWERS:
-                self._fail(f"{role.name} lives, but /health on port {port} does not", self._log(role.name))
+                self._fail(f"{role.name} lives, but /health on port {port} does not", log)
 
     def _check_progress(self, progress: Progress) -> None:
         now = time.monotonic()
         if progress.observe(now):
-            self._check_space(progress.step)
+            self._check_space(progress, progress.step)
             return
-        if any(self.attempt.done(role.name).is_file() for role in self.roles):
+        if any(self.attempt.done(role.name).is_file() for role in self.roles.trainers):
             return  # the trainer has ended: no more steps are due
+        since = f"no new step for {progress.silence(now):.0f} s after step {progress.step}"
         if progress.is_stalled(now):
-            since = f"no new step for {progress.silence(now):.0f} s after step {progress.step}"
             bound = f"the bound is {progress.bound:.0f} s (trainer.stall_timeout)"
             self._fail(f"the training stands still: {since}; {bound}")
         if progress.is_suspicious(now) and self._is_due("suspicion", SUSPICION_SECONDS):
-            cause = explain([Path(self.facts["logs"])]).text
+            cause = explain([self.roles.logs]).text
             if cause:
-                since = f"no new step for {progress.silence(now):.0f} s after step {progress.step}"
                 self._end("failed", f"the training stands still: {since}\n{cause}")
 
-    def _check_space(self, step: int) -> None:
+    def _check_space(self, progress: Progress, step: int) -> None:
         """Look whether the next checkpoint fits, when it is due before the next line of the log, and at the
         start: a disk that is full now is full then too."""
-        trainer, total = self.launch.config.trainer, 10**9
-        if self.progress is not None and self.progress.max_steps:
-            total = self.progress.max_steps
-        ahead = next_save(step, trainer.save_steps, total) - step
-        if step != self.facts["resume_step"] and ahead > trainer.logging_steps:
+        trainer = self.launch.config.trainer
+        ahead = next_save(step, trainer.save_steps, progress.max_steps or 10**9) - step
+        if step != self.roles.facts["resume_step"] and ahead > trainer.logging_steps:
             return
         needed = checkpoint_size(self.run, self.launch)
         missing = missing_space(self.run.output, needed)
@@ -502,10 +400,10 @@ class Node:
         if killed:
             where = socket.gethostname()
             what += f"; on {where} the kernel killed {killed} of the job's processes: out of memory"
-        found = explain([Path(self.facts["logs"])], what, log)
+        found = explain([self.roles.logs], what, log)
         self._end("failed", found.text, accident=found.accident)
 
-    def _end(self, status: Any, cause: str, *, lasting: bool = False, accident: bool = False) -> Any:
+    def _end(self, status: Status, cause: str, *, lasting: bool = False, accident: bool = False) -> Any:
         self.attempt.finish(status, cause, lasting=lasting, accident=accident)
         raise AttemptEnded
 
@@ -515,7 +413,8 @@ class Node:
         while not ready():
             self._check()
             if time.monotonic() > deadline:
-                self._fail(f"{why} (waited {seconds:.0f} s)") if self.facts else self._end("failed", why)
+                text = f"{why} (waited {seconds:.0f} s)"
+                self._fail(text) if self.attempt.facts.is_file() else self._end("failed", text)
             time.sleep(POLL_SECONDS)
 
     # after the end
@@ -526,28 +425,28 @@ class Node:
         Returns None when nobody decided in time.
         """
         write_json(self.attempt.left(self.task.node), {})
-        nodes = range(len(self.launch.placement.nodes))
         deadline = time.monotonic() + LEAVE_SECONDS
-        while time.monotonic() < deadline and not all(self.attempt.left(i).is_file() for i in nodes):
+        while time.monotonic() < deadline and self._living() != [*self.nodes]:
             time.sleep(POLL_SECONDS)
-        living = [index for index in nodes if self.attempt.left(index).is_file()]
-        if self.task.node == living[0]:
-            verdict = self._judge(whole=len(living) == len(nodes))
-            create_once(self.attempt.verdict, vars(verdict))
+        if self.task.node == self._living()[0]:
+            create_once(self.attempt.verdict, vars(self._judge()))
         while not self.attempt.verdict.is_file():
             if time.monotonic() > deadline + LEAVE_SECONDS:
                 return None
             time.sleep(POLL_SECONDS)
-        decided = Verdict(**read_json(self.attempt.verdict))
-        self._tell(verdict=decided.action, why=decided.why)
-        return decided
+        verdict = Verdict(**read_json(self.attempt.verdict))
+        self._tell(verdict=verdict.action, why=verdict.why)
+        return verdict
 
-    def _judge(self, *, whole: bool) -> Verdict:
+    def _living(self) -> list[int]:
+        return [index for index in self.nodes if self.attempt.left(index).is_file()]
+
+    def _judge(self) -> Verdict:
         verdict = judge(self.run, self.launch, self._jobs(), read_json(self.attempt.end))
         if verdict.action == "again" and self.task.is_slurm:
             # a try in this job needs all of its nodes, and time for more than loading
             needed = self.launch.config.trainer.stop_margin + self._startup_seconds()
-            if not whole or (self.keeper and self.keeper.remaining() < needed):
+            if self._living() != [*self.nodes] or (self.keeper and self.keeper.remaining() < needed):
                 return replace(verdict, action="requeue")
         return verdict
 
@@ -558,12 +457,13 @@ class Node:
 
     def _startup_seconds(self) -> float:
         """How long this attempt took until its first step, as a measure of the next one."""
-        first = self.progress.first_step if self.progress else None
-        return time.time() - self.facts["started"] if first is None and self.facts else 0.0
+        if self.progress is None:
+            return 0.0
+        return (self.progress.first_step or time.monotonic()) - self.progress.started
 
     def requeue(self) -> None:
         """The first living node puts the job back into the queue, unless Slurm does so itself."""
-        if not self.attempt.verdict.is_file() or self.task.node != self._first_living():
+        if self.task.node != self._living()[0]:
             return
         job = self.task.key.job
         try:
@@ -577,33 +477,7 @@ class Node:
             return
         time.sleep(LEAVE_SECONDS)  # the end of this job: a task that returned would look like its success
 
-    def _first_living(self) -> int:
-        nodes = range(len(self.launch.placement.nodes))
-        return next(index for index in nodes if self.attempt.left(index).is_file())
-
     # small things
-
-    def _start(self, name: str, argv: tuple[str, ...], environment: Mapping[str, str]) -> None:
-        base = clean_environment(self.launch.config, os.environ)
-        # compiled kernels: on the shared filesystem all ranks of all nodes would wait for its locks
-        base["TRITON_CACHE_DIR"] = f"/tmp/grpoflow-triton-{os.getuid()}"
-        self.programs[name] = start(name, Command(argv, environment), base, self._log(name))
-        print(f"started {name}: {json.dumps(argv)}", file=sys.stderr, flush=True)
-
-    def _log(self, name: str) -> Path:
-        return Path(self.facts["logs"]) / f"{name}.log"
-
-    def _port(self, offset: int) -> int:
-        base: int = self.facts["port_base"]
-        return base + offset
-
-    def _devices(self, gpus: tuple[int, ...]) -> dict[str, str]:
-        """GPUs of a role, counted among those that Slurm gave to this job on this node."""
-        if self.launch.config.cluster.device == "cpu":
-            return {}
-        given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        visible = given.split(",") if given else [str(gpu) for gpu in range(max(gpus) + 1)]
-        return {"CUDA_VISIBLE_DEVICES": ",".join(visible[gpu] for gpu in gpus)}
 
     def _is_due(self, what: str, seconds: float) -> bool:
         now = time.monotonic()
@@ -618,22 +492,3 @@ class Node:
             self.told |= facts
             job = {"job_id": self.task.key.job, "attempt": str(self.task.key)}
             write_json(self.run.allocation, {**job, **self.told})
-
-
-def checkpoint_size(run: RunDirectory, launch: Launch) -> int:
-    """Bytes of the next checkpoint: as the last one, before the first one as planned, 0 if unknown."""
-    newest = newest_checkpoint(run.output)
-    if newest is not None:
-        return size_of(newest.path)
-    planned = disk(Subject(launch.experiment, launch.config, 0))
-    return planned.per_checkpoint if planned else 0
-
-
-def tracker_environment(run: str) -> dict[str, str]:
-    """One run in wandb and SwanLab over all attempts: without an id each attempt would open another."""
-    return {
-        "WANDB_RUN_ID": run,
-        "WANDB_RESUME": "allow",
-        "SWANLAB_RUN_ID": run,
-        "SWANLAB_RESUME": "allow",
-    }

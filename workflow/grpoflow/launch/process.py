@@ -29,6 +29,11 @@ class Program:
     def poll(self) -> int | None:
         return self.guard.poll()
 
+    def tell(self) -> None:
+        """Tell the program to end, without waiting for it."""
+        if self.guard.poll() is None:
+            self.guard.terminate()
+
     def stop(self) -> None:
         """End the program and everything below it. May be called again, and after its end."""
         if self.guard.poll() is None:

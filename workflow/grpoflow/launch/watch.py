@@ -1,8 +1,7 @@
-"""Watching a training from its log: how far it is, whether it stands still, whether the next save fits."""
+"""Watching a training from its log: how far it is, and whether it stands still."""
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,30 +67,3 @@ class Progress:
     def is_suspicious(self, now: float) -> bool:
         """Whether it is time to look into the logs for a cause."""
         return self.first_step is not None and self.silence(now) > max(60.0, SUSPICION * self.longest)
-
-
-def next_save(step: int, save_steps: int, max_steps: int) -> int:
-    """The step of the first save after `step`: saves are at multiples of save_steps and at the last step."""
-    return min((step // save_steps + 1) * save_steps, max_steps)
-
-
-def missing_space(output: Path, needed: int) -> int:
-    """Bytes that are missing on the filesystem of `output` for a checkpoint of `needed` bytes, 0 if none.
-
-    Checkpoints that were moved aside are removed first, when their space is needed.
-    """
-    if shutil.disk_usage(output).free < needed:
-        for aside in output.glob("incomplete-checkpoint-*"):
-            shutil.rmtree(aside, ignore_errors=True)
-    return max(0, needed - shutil.disk_usage(output).free)
-
-
-def size_of(directory: Path) -> int:
-    """Bytes of all files of a directory."""
-    total = 0
-    for path in directory.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:
-            continue  # it went away meanwhile
-    return total
