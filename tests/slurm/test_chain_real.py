@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slurm]
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = """
-sft: {train_steps: 10}
+sft: {train_steps: 60}
 trainer: {train_steps: 6, save_steps: 2}
 evaluate: {samples: 1}
 """
