@@ -23,6 +23,7 @@ from .completion import is_complete
 from .job import Job, State, live_slurm_job, record, recorded_job, submit
 from .lock import DriverLock
 from .parent import Ancestors
+from .resume import check_resume
 from .run import Launch, RunDirectory
 from .verdict import judge
 
@@ -88,6 +89,7 @@ class Driver:
 
         Raises:
             SubmissionFailed: the job could not be submitted.
+            ResumeRefused: the layout was changed in a way that the last checkpoint does not allow.
             DriverOrphaned: Snakemake died meanwhile.
         """
         said = ""
@@ -172,6 +174,7 @@ class Driver:
         self.say(f"attached to job {job.id}{whose}")
 
     def _submit(self, continues: tuple[str, ...] | list[str]) -> Job:
+        check_resume(self.run, self.launch)
         self.launch.write(self.run.launch)
         # a Ctrl-C waits until the job is recorded: it could not be cancelled otherwise
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])

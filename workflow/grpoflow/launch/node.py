@@ -36,6 +36,7 @@ from .memory import oom_kills
 from .ports import NoFreePorts, is_free, port_block
 from .process import tail_text
 from .processes import process_start
+from .resume import layout_of
 from .roles import Roles
 from .run import Attempt, Launch, RunDirectory, Status
 from .space import checkpoint_size, missing_space, next_save
@@ -183,6 +184,7 @@ class Node:
             "resume_from": newest and str(newest.path),
             "resume_step": newest.step if newest else 0,
             "set_aside": [str(path) for path in aside],
+            "layout": layout_of(self.launch.config, placement.trainer_world_size),
             "started": time.time(),
         }
         write_json(self.attempt.facts, facts)

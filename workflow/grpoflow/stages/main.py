@@ -12,6 +12,7 @@ from grpoflow.files import new_log_directory
 from grpoflow.launch.driver import DriverOrphaned, JobFailed
 from grpoflow.launch.job import SubmissionFailed
 from grpoflow.launch.process import ProgramFailed
+from grpoflow.launch.resume import ResumeRefused
 from grpoflow.plan.problem import PlanError
 
 from .base import Stage, StageFailed, fail
@@ -42,7 +43,7 @@ STAGES: dict[str, Callable[[Stage], None]] = {
 RL_STAGES = ("rollout_server", "train_grpo")
 EXPECTED = (
     *(StageFailed, ProgramFailed, CheckpointError, PlanError),
-    *(SubmissionFailed, JobFailed, DriverOrphaned),
+    *(SubmissionFailed, ResumeRefused, JobFailed, DriverOrphaned),
 )
 
 
