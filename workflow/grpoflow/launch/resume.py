@@ -89,7 +89,7 @@ def differences(saved: dict[str, Any], now: dict[str, Any], config: Config, step
         # swift megatron/trainers/batch_sampler.py:119
         size, legal = now["micro_batch_size"], f"{saved['micro_batch_size']} on {saved['world_size']} GPUs"
         found.append(
-            f"trainer.micro_batch_size: {size} x dp_size {dp_size} must divide the {prompts} prompts that were "
-            f"consumed until step {step}; legal is {legal}"
+            f"trainer.micro_batch_size: {size} x dp_size {dp_size} must divide the {prompts} prompts "
+            f"that were consumed until step {step}; legal is {legal}"
         )
     return found
