@@ -88,10 +88,7 @@ class RlRun:
 
     def step(self) -> int:
         """The last logged step."""
-        try:
-            steps = read_steps(self.run.log)
-        except ValueError:
-            return 0
+        steps = read_steps(self.run.log) if list(self.directory.glob("results/main/runs/*")) else []
         return int(steps[-1]["step"]) if steps else 0
 
     def ends(self) -> list[dict[str, Any]]:
@@ -100,11 +97,12 @@ class RlRun:
         return [read_json(attempt.end) if attempt.end.is_file() else {} for attempt in attempts]
 
     def wait_for_step(self, step: int, seconds: float = 40.0) -> None:
-        wait(lambda: self.step() >= step, seconds, lambda: f"at step {self.step()}: {self.allocation()}")
+        self._wait_driven(lambda: self.step() >= step, seconds)
 
     def wait_for_new_steps(self, count: int, seconds: float) -> None:
         """Wait until so many more steps are logged, repeated ones too."""
-        follower = LogFollower(self.run.log) if list(self.directory.glob("results/main/runs/*")) else None
+        begun = list(self.directory.glob("results/main/runs/*"))
+        follower = LogFollower(self.run.log) if begun else None
         seen = 0
 
         def enough() -> bool:
@@ -114,7 +112,22 @@ class RlRun:
             seen += len(follower.read()) if follower else 0
             return seen >= count
 
-        wait(enough, seconds, lambda: f"{seen} new steps: {self.allocation()}")
+        self._wait_driven(enough, seconds)
+
+    def _wait_driven(self, ready: Callable[[], bool], seconds: float) -> None:
+        """Wait for something that cannot come any more when the driver has ended."""
+
+        def check() -> bool:
+            if ready():
+                return True
+            assert self.drivers[-1].poll() is None, self._state()
+            return False
+
+        wait(check, seconds, self._state)
+
+    def _state(self) -> str:
+        said = (self.directory / f"driver-{len(self.drivers) - 1}.log").read_text(errors="replace")
+        return f"at step {self.step()}: {self.allocation()}\n{said[-3000:]}"
 
     def check_complete(self, steps: int, interruptions: int = 0, save_steps: int | None = None) -> None:
         """All steps are done, the last checkpoint is complete, and of the work at most one save interval per
