@@ -30,7 +30,7 @@ def learned(found: list[float]) -> bool:
 
 def test_reward_rises(default_run: Run) -> None:
     found = rewards(default_run[0], "main")
-    assert len(found) == 100
+    assert len(found) == 150
     assert learned(found)
 
 
