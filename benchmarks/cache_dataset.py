@@ -6,6 +6,9 @@ Writes prompts of 10 to 150 words, of which one in a hundred is faulty, freezes 
 `grpoflow.training_env.cache_prompts` in the CPU environment, checks that as many rows were rejected as are
 faulty, and prints one JSON line. The files are deleted afterwards. DIR is a Hugging Face directory of
 Qwen3.5, such as the one of `python -m grpoflow.demo.model DIR`.
+
+Measured with 1,000,000 rows and 2 processes on 2 shared cores: 1,562 rows/s; the program itself took 637 MiB
+(632 MiB with 8,000 rows), each of its processes 415 MiB.
 """
 
 from __future__ import annotations
