@@ -82,7 +82,15 @@ def test_an_unlucky_look_at_proc_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
     assert told == [1, 2]
 
 
-@pytest.mark.parametrize(("line", "how"), [("exit 3", "exit code 3"), ("kill -9 $$", "signal 9")])
+@pytest.mark.parametrize(
+    ("line", "how"),
+    [
+        ("exit 3", "ended with exit code 3"),
+        ("kill -9 $$", r"was killed by signal 9 \(SIGKILL\)"),
+        ("exit 247", r"was killed by signal 9 \(SIGKILL\)"),  # what swift says of its child
+        ("exit 255", r"was killed by signal 1 \(SIGHUP\)"),
+    ],
+)
 def test_how_a_program_ended(tmp_path: Path, line: str, how: str) -> None:
-    with pytest.raises(ProgramFailed, match=f"(?s)sh ended with {how}.*last words"):
+    with pytest.raises(ProgramFailed, match=f"(?s)sh {how}.*last words"):
         run("sh", Command(("sh", "-c", f"echo last words; {line}"), {}), os.environ, tmp_path / "sh.log")

@@ -119,6 +119,7 @@ def test_nodes_that_failed(answers: Path) -> None:
         ({"restarts": 1, "state": "COMPLETING"}, "preempted", "preemption"),
         ({"preempt": "2026-11-30T16:29:20"}, "preempted", "higher priority"),
         ({"state": "COMPLETING", "limit": "00:01:00"}, "stopped", "wall-time was over"),
+        ({"state": "COMPLETING", "reason": "TimeLimit"}, "stopped", "wall-time was over"),
         ({"state": "COMPLETING", "limit": "9999-00:00:00"}, "cancelled", "was cancelled"),
     ],
 )

@@ -125,7 +125,7 @@ def test_02_server_killed(runs: Runs) -> None:
     driver.succeeds()
     rl.check_complete(STEPS, interruptions=1)
     # whoever notices first: the server that ended, or the trainer that could not reach it
-    assert "rollout0 was killed by signal 9" in driver.said or "Multiple errors" in driver.said
+    assert "rollout0 was killed by signal 9 (SIGKILL)" in driver.said or "Multiple errors" in driver.said
 
 
 @together
@@ -154,6 +154,18 @@ def test_04_wall_time(runs: Runs) -> None:
     rl.check_complete(30, interruptions=0)
     assert "stopped, back into the queue: saved checkpoint-" in driver.said
     assert len(rl.run.jobs()) == 1
+
+
+@together
+def test_04_wall_time_over(runs: Runs) -> None:
+    """A step that never ends keeps the training from stopping in time: Slurm's signal does."""
+    rl = runs.new({"trainer": {"max_restarts": 0}}, speeds={"STEP": 1000}, runtime=1)
+    driver = rl.drive()
+    assert driver.wait(150) == 1
+    (end,) = rl.ends()
+    assert end["status"] == "stopped"
+    assert "the wall-time was over before the training had stopped" in driver.said
+    assert "1 attempts in a row ended without a new checkpoint (trainer.max_restarts: 0)" in driver.said
 
 
 @together

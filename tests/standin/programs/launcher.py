@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
         return 1
     code = subprocess.run([sys.executable, str(HERE / file), *words], check=False).returncode
     if code == 0 or not torchrun:
-        return code if code >= 0 else 128 - code
+        return code % 256  # a killed child's negative number, as sys.exit makes it
     print(
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
         f"Root Cause (first observed failure):\n[0]:\n  rank      : 0 (local_rank: 0)\n  exitcode  : {code}",

@@ -88,6 +88,7 @@ def end_of_signalled_job(key: AttemptKey) -> Signalled:
         return Signalled("preempted", f"Slurm put the job back into the queue: {why}")
     if facts.is_preempted and facts.state == "RUNNING" and facts.end is not None:
         return Signalled("preempted", "the job makes room for one of higher priority", facts.end - now)
-    if facts.limit and facts.started and now > facts.started + facts.limit - CLOCK_SECONDS:
+    over = facts.limit and facts.started and now > facts.started + facts.limit - CLOCK_SECONDS
+    if over or facts.reason == "TimeLimit":
         return Signalled("stopped", "the wall-time was over before the training had stopped")
     return Signalled("cancelled", "the job was cancelled")

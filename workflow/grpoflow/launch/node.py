@@ -34,7 +34,7 @@ from .leftovers import sweep
 from .links import Listener, links, reach
 from .memory import oom_kills
 from .ports import NoFreePorts, is_free, port_block
-from .process import tail_text
+from .process import how_it_ended, tail_text
 from .processes import process_start
 from .resume import layout_of
 from .roles import Roles
@@ -331,8 +331,7 @@ class Node:
             if name in trainers and code == 0:
                 write_json(self.attempt.done(name), {"code": code})
                 continue
-            how = f"ended with exit code {code}" if code < 128 else f"was killed by signal {code - 128}"
-            self._fail(f"{name} {how}", program.log)
+            self._fail(f"{name} {how_it_ended(code)}", program.log)
         names = [role.name for _, role in self.launch.placement.trainers]
         is_master = self.task.node == self.launch.placement.master_node
         if is_master and all(self.attempt.done(name).is_file() for name in names):

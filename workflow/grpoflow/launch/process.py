@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -91,8 +92,22 @@ class ProgramFailed(Exception):
 
     def __init__(self, name: str, code: int, log: Path):
         self.name, self.code, self.log = name, code, log
-        how = f"exit code {code}" if code < 128 else f"signal {code - 128}"
-        super().__init__(f"{name} ended with {how}\n{log_excerpt(log)}")
+        super().__init__(f"{name} {how_it_ended(code)}\n{log_excerpt(log)}")
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code of the guard in words.
+
+    A program that was killed gives 128 + N for signal N; `swift`, whose child was killed, gives 256 - N
+    (swift/cli/main.py passes a negative number to sys.exit).
+    """
+    number = code - 128 if 128 < code <= 192 else 256 - code if code > 192 else 0
+    if not number:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"ended with exit code {code}"
 
 
 def log_excerpt(log: Path) -> str:
