@@ -217,14 +217,16 @@ class Node:
                     here = socket.gethostname()
                     why = f"{host}:{link.port} cannot be reached from {here} ({link.purpose}): {error}"
                     self._end("failed", f"{why}; is there a firewall between the nodes?")
-            write_json(self.attempt.linked(self.task.node), {})
-            self._wait(
-                lambda: all(self.attempt.linked(index).is_file() for index in self.nodes),
-                2 * LINK_SECONDS,
-                "not every node could try its connections to the others",
-            )
+            self._meet(self.attempt.linked, "not every node could try its connections to the others")
         finally:
             listener.close()
+        # a program of another node that started now would talk to the listener in place of its peer
+        self._meet(self.attempt.cleared, "not every node is ready to start its programs")
+
+    def _meet(self, place: Callable[[int], Path], why: str) -> None:
+        """Wait until all nodes have come this far."""
+        write_json(place(self.task.node), {})
+        self._wait(lambda: all(place(index).is_file() for index in self.nodes), 2 * LINK_SECONDS, why)
 
     def _watch_training(self) -> None:
         """On the node that writes the log: look at the disk, and follow the log from here on."""

@@ -127,6 +127,10 @@ class Attempt:
         """Written when a node has reached all other nodes that it must reach."""
         return self.path / "linked" / f"{index}.json"
 
+    def cleared(self, index: int) -> Path:
+        """Written when a node listens no more on the ports of its programs."""
+        return self.path / "cleared" / f"{index}.json"
+
     def ready(self, role: str) -> Path:
         return self.path / "ready" / f"{role}.json"
 
