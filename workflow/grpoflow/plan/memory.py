@@ -8,6 +8,7 @@ The static part follows Megatron-LM megatron/training/theoretical_memory_usage.p
 gated delta nets that it refuses, to the reference copy of GRPO and to CPU offload.
 """
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
@@ -311,7 +312,10 @@ def logit_bytes(arch: Architecture, layout: LayoutSpec, tokens: int) -> int:
     return int(tokens / layout.cp * ceil(arch.vocab_size / layout.tp) * FP32)
 
 
-def _activation_items(arch: Architecture, layout: LayoutSpec, spec: TrainerSpec, stage: int) -> list[Item]:
+def _activation_items(
+    arch: Architecture, layout: LayoutSpec, spec: TrainerSpec, stage: int
+) -> tuple[list[Item], list[Item], list[Item]]:
+    """What is kept for the backward pass, what the layer holds whose backward pass runs, and the logits."""
     tokens = spec.tokens / layout.cp
     layers = layout.stage_layers(arch.layers, stage)
     in_flight = min(spec.micro_batches, layout.pp - stage)  # one-forward-one-backward schedule
@@ -321,27 +325,38 @@ def _activation_items(arch: Architecture, layout: LayoutSpec, spec: TrainerSpec,
         arch.attention_layers * per_kind[kinds[0]] + arch.gdn_layers * per_kind[kinds[1]]
     ) / arch.layers
     update: tuple[Phase, ...] = ("update",)
-    items = []
+    working = []  # of the layer whose backward pass runs
     if spec.recompute == "full":
         sp = layout.tp if layout.sequence_parallel else 1
         kept = layers * in_flight * tokens * BF16 * arch.hidden_size / sp
         why = f"input of each of {layers:g} layers x {in_flight} micro batches in flight"
-        items.append(Item("layer inputs", int(kept), why, update))
-        items.append(
+        items = [Item("layer inputs", int(kept), why, update)]
+        working.append(
             Item("recomputed layer", int(max(per_kind.values()) * tokens), "the layer at work", update)
         )
     else:
         why = f"{average / 1024:.1f} KiB per token x {layers:g} layers x {in_flight} micro batches in flight"
-        items.append(Item("activations", int(average * tokens * layers * in_flight), why, update))
+        items = [Item("activations", int(average * tokens * layers * in_flight), why, update)]
     why = f"states of one GDN layer, every {GDN_CHUNK} tokens, in its backward pass"
-    items.append(Item("GDN chunk states", chunk_state_bytes(arch, layout, spec.tokens), why, update))
-    if stage == layout.pp - 1:
-        wide = logit_bytes(arch, layout, spec.tokens if spec.logit_tokens is None else spec.logit_tokens)
-        logits = wide * spec.logit_width // FP32
+    working.append(Item("GDN chunk states", chunk_state_bytes(arch, layout, spec.tokens), why, update))
+    return items, working, _loss_items(arch, layout, spec) if stage == layout.pp - 1 else []
+
+
+def _loss_items(arch: Architecture, layout: LayoutSpec, spec: TrainerSpec) -> list[Item]:
+    """What the loss holds of each logit. Megatron-core keeps the bf16 output of the model beside an fp32 copy
+    (megatron-core 0.18.0 tensor_parallel/cross_entropy.py:28), in which the exponentials are taken."""
+    update: tuple[Phase, ...] = ("update",)
+    wide = logit_bytes(arch, layout, spec.tokens if spec.logit_tokens is None else spec.logit_tokens)
+    held = wide * spec.logit_width // FP32
+    why = f"{spec.logit_width} B, {arch.vocab_size} per token, split by TP"
+    items = [
+        Item("logits", held, why, update),
+        Item("logit gradients", held, "a second copy in the backward pass", update),
+    ]
+    if spec.logit_width == FP32:
         items.append(
-            Item("logits", logits, f"{spec.logit_width} B, {arch.vocab_size} per token, split by TP", update)
+            Item("bf16 logits", wide * BF16 // FP32, "the output of the model, until the loss", update)
         )
-        items.append(Item("logit gradients", logits, "a second copy in the backward pass", update))
     return items
 
 
@@ -355,7 +370,10 @@ def trainer_memory(arch: Architecture, layout: LayoutSpec, spec: TrainerSpec) ->
     """Memory of one rank of every pipeline stage. ``layout`` must be legal (see check_layout)."""
     ranks = []
     for stage in range(layout.pp):
-        items = [*_static_items(arch, layout, spec, stage), *_activation_items(arch, layout, spec, stage)]
+        kept, working, logits = _activation_items(arch, layout, spec, stage)
+        # The logits are gone before the backward pass reaches a layer: the peak has the larger of the two.
+        largest = max(logits, working, key=lambda held: sum(item.bytes for item in held))
+        items = [*_static_items(arch, layout, spec, stage), *kept, *largest]
         if spec.syncs:
             items.append(_sync_item(arch))
         items.append(RESERVE_ITEM)
@@ -399,7 +417,8 @@ def swift_trainer_memory(
         items.append(
             Item("reference", int(BF16 * held / weight_split), "frozen bf16 copy, only with beta > 0")
         )
-    items += _activation_items(arch, layout, spec, 0)
+    # logits and layer together: a run that this puts at 67 GiB was seen at 78 of 80 GB (ms-swift#8145)
+    items += itertools.chain(*_activation_items(arch, layout, spec, 0))
     if spec.syncs:
         items.append(_sync_item(arch))
     items.append(RESERVE_ITEM)
