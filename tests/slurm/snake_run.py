@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster_client import ClusterClient
-from drive import Items
+from drive import DATASET, Items
 from grpoflow.stages.dag import Dag
 from rl_run import Driver, RlRun
 from scene import ROOT
@@ -30,7 +30,7 @@ class SnakeRun(RlRun):
         dataset = directory / dag.dataset(main)
         dataset.parent.mkdir(parents=True)
         (dataset.parent / "train.jsonl").write_text(self.scene.dataset.read_text())
-        dataset.write_text(json.dumps({"sha256": "0" * 64}))
+        dataset.write_text(json.dumps(DATASET))
         mcore = directory / str(dag.mcore(main))
         mcore.parent.mkdir(parents=True)
         mcore.write_text(json.dumps({"checkpoint": "checkpoint"}))

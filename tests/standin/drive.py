@@ -15,6 +15,8 @@ INPUT = {
     "dataset": "results/shared/dataset/d/manifest.json",
     "start": "vlm/config.json",
 }
+DATASET = {"sha256": "0" * 64, "template": {"response_prefix": None}}
+"""What the stages read of the manifest of a data set."""
 OUTPUT = {"rollout_server": "endpoints.json", "train_grpo": "train.json"}
 
 
@@ -33,7 +35,7 @@ def prepare(directory: Path, dataset: Path) -> None:
     shared = directory / Path(INPUT["dataset"]).parent
     shared.mkdir(parents=True)
     (shared / "train.jsonl").write_text(dataset.read_text())
-    (shared / "manifest.json").write_text(json.dumps({"sha256": "0" * 64}))
+    (shared / "manifest.json").write_text(json.dumps(DATASET))
 
 
 def main(argv: list[str]) -> int:

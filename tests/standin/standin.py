@@ -2,7 +2,7 @@
 
 `install(prefix)` makes a directory to name as `cluster.environment`. Its programs take the same command
 lines, speak the same HTTP routes, write the same files and end in the same ways as ms-swift 4.6.0, in
-milliseconds instead of minutes; tests/slurm/test_contract.py runs them and the real programs against the
+milliseconds instead of minutes; tests/contract runs them and the real programs against the
 same checks. What they do not have is a model: completions are a function of the prompt, and rewards rise.
 
 Speed and trouble are set by environment variables (key `cluster.env` of the configuration):
@@ -13,7 +13,8 @@ Speed and trouble are set by environment variables (key `cluster.env` of the con
     STANDIN_SAVE     seconds between the parts of a checkpoint     (default 0)
     STANDIN_SHARD    bytes of a shard                              (default 4096)
     STANDIN_FAULTS   a directory: a trainer that finds the file `eat` in it removes it and takes memory, one
-                     that finds the file `crash` fails at the step that is written in it
+                     that finds the file `crash` fails at the step that is written in it; a server that
+                     finds the file `garbage` completes with garbage once it got weights
 """
 
 from __future__ import annotations

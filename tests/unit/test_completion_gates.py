@@ -16,6 +16,7 @@ from grpoflow.gates import (
     judge_history,
     judge_lengths,
     judge_rewards,
+    reward_groups,
 )
 
 NO_THINKING = "<think>\n\n</think>\n\n"
@@ -103,12 +104,36 @@ def test_no_completions_at_all() -> None:
 
 
 def test_lengths() -> None:
-    assert judge_lengths([5, 20, 100], cap=100) == []
-    (finding,) = judge_lengths([100] * 64, cap=100)
+    def record(mean: float, least: float) -> dict[str, Any]:
+        return {"completions/mean_length": mean, "completions/min_length": least}
+
+    assert judge_lengths(record(99.5, 60), cap=100) == []
+    assert judge_lengths({}, cap=100) == []
+    (finding,) = judge_lengths(record(100, 100), cap=100)
     assert "generation_config.json" in finding.causes[0]
-    assert finding.numbers == {"mean": 100.0, "longest": 100.0, "share": 1.0}
-    assert gates(judge_lengths([0, 0], cap=100)) == {"length"}
-    assert gates(judge_lengths([], cap=100)) == {"length"}
+    assert finding.numbers == {"shortest": 100.0, "limit": 100.0}
+    assert gates(judge_lengths(record(0, 0), cap=100)) == {"length"}
+
+
+def test_rewards_of_a_rollout_by_prompt() -> None:
+    table = {
+        "prompt": ["a", "a", "b", "b"],
+        "completion": ["", "", "", ""],
+        "Accuracy": [1.0, 0.0, math.nan, 0.5],
+        "Format": [1.0, 1.0, None, 1.0],
+        "advantages": [9.0] * 4,
+    }
+    record = {
+        "reward": 0.5,
+        "rewards/Accuracy/mean": 0.5,
+        "rewards/Accuracy/std": 0,
+        "rewards/Format/mean": 1,
+    }
+    first, second = reward_groups(table, record, [1.0, 0.5])
+    assert first == [1.5, 0.5]
+    assert math.isnan(second[0])  # no function gave it any
+    assert second[1] == 1.0
+    assert reward_groups({"prompt": ["a"], "completion": [""]}, record, [1.0, 0.5]) == []
 
 
 @pytest.mark.parametrize(

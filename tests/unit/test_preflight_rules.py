@@ -492,9 +492,9 @@ def test_the_nearest_name_is_offered() -> None:
 
 OVERRIDABLE = {
     "attention_backend", "callbacks", "check_model", "dataloader_num_workers", "ddp_backend",
-    "gradient_accumulation_fusion", "load_from_cache_file", "logging_steps", "offload_model",
-    "offload_optimizer", "padding_free", "recompute_method", "recompute_num_layers", "save_missing_weights",
-    "sequence_parallel", "sleep_level", "target_modules", "use_distributed_optimizer",
+    "gradient_accumulation_fusion", "load_from_cache_file", "log_rollout_offpolicy_metrics", "logging_steps",
+    "offload_model", "offload_optimizer", "padding_free", "recompute_method", "recompute_num_layers",
+    "save_missing_weights", "sequence_parallel", "sleep_level", "target_modules", "use_distributed_optimizer",
     "use_precision_aware_optimizer", "vllm_enable_lora", "vllm_max_model_len",
 }  # fmt: skip
 """Passed with a value of our own, which `args` may replace: they come last on the command line."""

@@ -124,8 +124,8 @@ class RunCheckpoint:
     step: int
 
 
-def newest_checkpoint(output: Path) -> RunCheckpoint | None:
-    """Find the newest complete checkpoint of a run, or None.
+def newest_checkpoint(output: Path, up_to: int | None = None) -> RunCheckpoint | None:
+    """Find the newest complete checkpoint of a run (of no later step than `up_to`), or None.
 
     `last-checkpoint` is swapped only after a checkpoint is written completely (ms-swift >= 4.5.3,
     swift/utils/io_utils.py:110-139), so nothing newer than its target counts.
@@ -135,6 +135,8 @@ def newest_checkpoint(output: Path) -> RunCheckpoint | None:
     if not link.is_dir():
         return None
     newest = _step(link.resolve())
+    if up_to is not None:
+        newest = min(newest, up_to)
     candidates = sorted(
         (step, path) for path in output.glob("checkpoint-*") if 0 < (step := _step(path)) <= newest
     )

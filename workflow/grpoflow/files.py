@@ -88,6 +88,25 @@ def fingerprint(directory: Path) -> str:
     return total.hexdigest()
 
 
+class Follower:
+    """Reads what is appended to a file, each line once. What follows the last line break is being written."""
+
+    def __init__(self, path: Path, *, from_start: bool = False):
+        self._path = path
+        self._offset = 0 if from_start or not path.is_file() else path.stat().st_size
+
+    def read(self) -> list[bytes]:
+        """The lines that were completed since the last call; none while there is no file."""
+        try:
+            with self._path.open("rb") as content:
+                content.seek(self._offset)
+                lines = content.read().split(b"\n")[:-1]
+        except OSError:
+            return []
+        self._offset += sum(len(line) + 1 for line in lines)
+        return lines
+
+
 def new_log_directory(parent: Path) -> Path:
     """Claim `parent`/attempt-N for the next N, and point `parent`/latest to it. Nothing is overwritten."""
     parent.mkdir(parents=True, exist_ok=True)

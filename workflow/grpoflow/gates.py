@@ -12,7 +12,7 @@ import statistics
 import unicodedata
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal
 
@@ -42,7 +42,6 @@ class Bounds:
     repetitive: float = 0.5
     broken_text: float = 0.2
     wrong_thinking: float = 0.05
-    at_the_cap: float = 0.98
     k3_kl: float = 0.1
     """Mean over tokens of r - log r - 1, r the ratio of trainer to rollout probability. Engines that agree
     differ by rounding: below 0.01 in bfloat16."""
@@ -161,25 +160,49 @@ def has_prefix(text: str, prefix: str) -> bool:
     return not (opened and text.removeprefix(prefix).lstrip().startswith("</think>"))
 
 
-def judge_lengths(lengths: Sequence[int], cap: int, bounds: Bounds = DEFAULT) -> list[Finding]:
-    """Look for completions that never end, or have no tokens.
+def judge_lengths(record: Mapping[str, Any], cap: int) -> list[Finding]:
+    """Look for completions without a token, and for rollouts in which none ends before the limit.
 
     Args:
-        lengths: Tokens of each completion.
+        record: A record of logging.jsonl: its `completions/mean_length` and `completions/min_length`, tokens.
         cap: max_completion_length.
     """
-    if not lengths or not any(lengths):
+    mean, least = (number(record.get(f"completions/{name}_length")) for name in ("mean", "min"))
+    if mean == 0:
         causes = ("the rollout returned nothing", "the answers are lost between server and trainer")
+        return [Finding("length", "stop", "no completion has a token", {"mean": 0.0}, causes)]
+    if least is not None and least >= cap:
+        numbers = {"shortest": least, "limit": float(cap)}
         return [
-            Finding("length", "stop", f"{len(lengths)} completions without a token", {"mean": 0.0}, causes)
+            Finding("length", "stop", f"every completion is {cap} tokens long, the limit", numbers, NO_END)
         ]
-    longer = max(lengths)
-    share = _share(length >= cap for length in lengths)
-    numbers = {"mean": statistics.fmean(lengths), "longest": float(longer), "share": share}
-    if share > bounds.at_the_cap:
-        message = f"{share:.0%} of {len(lengths)} completions are {cap} tokens long, the limit"
-        return [Finding("length", "stop", message, numbers, NO_END)]
     return []
+
+
+def reward_groups(
+    table: Mapping[str, Any], record: Mapping[str, Any], weights: Sequence[float]
+) -> list[list[float]]:
+    """Weighted rewards of one rollout, [prompts, completions of the prompt].
+
+    Args:
+        table: A line of completions.jsonl: a column per reward function, under its class name, beside others.
+        record: A record of logging.jsonl, which names the functions in their order: `rewards/NAME/mean`.
+        weights: Weights in the same order. A function that gives a completion no reward (None, NaN) counts
+            for nothing; a completion to which none gives one has the reward NaN.
+    """
+    names = [key.split("/")[1] for key in record if key.startswith("rewards/") and key.endswith("/mean")]
+    columns = [table[name] for name in names if name in table]
+    if not columns or len(columns) != len(weights):
+        return []
+    groups: dict[str, list[float]] = {}
+    for prompt, *rewards in zip(table["prompt"], *columns, strict=False):
+        values = [
+            weight * value
+            for weight, given in zip(weights, rewards, strict=True)
+            if (value := number(given)) is not None and not math.isnan(value)
+        ]
+        groups.setdefault(prompt, []).append(sum(values) if values else math.nan)
+    return list(groups.values())
 
 
 def judge_rewards(groups: Sequence[Sequence[float]], bounds: Bounds = DEFAULT) -> list[Finding]:
@@ -231,7 +254,8 @@ def number(value: Any) -> float | None:
 
 
 def judge_history(steps: Sequence[Mapping[str, Any]], cap: int, bounds: Bounds = DEFAULT) -> list[Finding]:
-    """Watch a training: reward collapse, KL blow-up, length at the cap, groups without signal, no gradient.
+    """Watch a training: reward collapse, KL blow-up, length at the cap, groups without signal, no gradient,
+    trainer and rollout that drift apart.
 
     Args:
         steps: Records of logging.jsonl, one per step (grpoflow.metrics.read_steps).
@@ -245,6 +269,7 @@ def judge_history(steps: Sequence[Mapping[str, Any]], cap: int, bounds: Bounds =
         *_blow_up(last, bounds),
         *_at_the_cap(last, cap),
         *_flat(last, bounds),
+        *_apart(last, bounds),
     ]
 
 
@@ -324,3 +349,11 @@ def _flat(last: Steps, bounds: Bounds) -> list[Finding]:
         return []
     message = f"in {flat:.0%} of the groups all rewards are equal"
     return [Finding("groups", "alarm", message, {"share": flat}, REWARD)]
+
+
+def _apart(last: Steps, bounds: Bounds) -> list[Finding]:
+    """As `judge_agreement`, over the last steps. They take several from one rollout, and each is farther from
+    the policy that sampled it: that is no reason to stop."""
+    names = [f"rollout_correction/{name}" for name in ("k3_kl", "log_ppl_abs_diff")]
+    means = {name: mean for name in names if (mean := _mean(last, name)) is not None}
+    return [replace(finding, level="alarm") for finding in judge_agreement(means, bounds)]

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from grpoflow.files import Follower
+
 STEP_KEYS = ("iteration", "global_step/max_steps")
 STEP = re.compile(r"(\d+)/(\d+)")
 
@@ -25,20 +27,11 @@ class LogFollower:
     """Reads what is appended to a `logging.jsonl`, each line once."""
 
     def __init__(self, log: Path, *, from_start: bool = False):
-        self._log = log
-        self._offset = 0 if from_start or not log.is_file() else log.stat().st_size
+        self._lines = Follower(log, from_start=from_start)
 
     def read(self) -> list[dict[str, Any]]:
         """The records of the training steps that were appended since the last call, as `read_steps`."""
-        try:
-            with self._log.open("rb") as content:
-                content.seek(self._offset)
-                lines = content.read().split(b"\n")
-        except OSError:
-            return []  # not written yet
-        # what follows the last line break is being written
-        self._offset += sum(len(line) + 1 for line in lines[:-1])
-        return [record for line in lines[:-1] if (record := _step_record(line)) is not None]
+        return [record for line in self._lines.read() if (record := _step_record(line)) is not None]
 
 
 def _step_record(line: bytes) -> dict[str, Any] | None:

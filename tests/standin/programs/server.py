@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -35,15 +36,19 @@ def engine() -> None:
     as the real one is left waiting for its next step."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for line in sys.stdin:
-        texts = [completion(prompt) for prompt in json.loads(line)]
+        seen: Counter[str] = Counter()
+        texts = []
+        for prompt in json.loads(line):
+            texts.append(completion(prompt, seen[prompt]))
+            seen[prompt] += 1
         print(json.dumps(texts), flush=True)
     while True:
         time.sleep(3600)
 
 
-def completion(prompt: str) -> str:
-    """A pure function of the prompt."""
-    return f"<answer>{int(hashlib.sha256(prompt.encode()).hexdigest(), 16) % 10}</answer>"
+def completion(prompt: str, index: int) -> str:
+    """A pure function of the prompt and of how often it was asked before in the same request."""
+    return f"<answer>{int(hashlib.sha256(f'{prompt} {index}'.encode()).hexdigest(), 16) % 10}</answer>"
 
 
 class EngineDead(Exception):
@@ -59,6 +64,7 @@ class Server:
         self.lora = arguments.get("vllm_enable_lora") == ["true"]
         self.model = arguments["model"][0]
         self.lock = threading.Lock()
+        self.synced = False
         # a session of its own: nothing that is sent to the server's group reaches the engine
         self.engine = subprocess.Popen(
             [sys.executable, __file__, ENGINE],
@@ -85,7 +91,10 @@ class Server:
 
     def infer(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         prompts = [request["messages"][-1]["content"] for request in body["infer_requests"]]
-        return [self._output(text) for text in self.generate(prompts)]
+        texts = self.generate(prompts)
+        if self.synced and (Path(os.environ.get("STANDIN_FAULTS", "/nowhere")) / "garbage").exists():
+            texts = ["!" * 64 for _ in texts]
+        return [self._output(text) for text in texts]
 
     def _output(self, text: str) -> dict[str, Any]:
         choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
@@ -115,6 +124,7 @@ def handler(server: Server) -> type[BaseHTTPRequestHandler]:
                 elif route == "get_engine_type":
                     self.answer(server.engine_type())
                 else:
+                    server.synced |= route == "update_flattened_params"
                     self.answer({"message": f"Request received, {route}"} if route in POSTS else None)
             except EngineDead:
                 print("vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack")

@@ -13,6 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -131,8 +132,12 @@ class Trainer:
         _maybe_crash(state.iteration)
         count = args.global_batch_size // args.num_generations
         start = state.consumed_train_samples // args.num_generations
-        prompts = [self.prompts[(start + index) % len(self.prompts)] for index in range(count)]
-        texts: list[str] = []
+        prompts = [
+            self.prompts[(start + index) % len(self.prompts)]
+            for index in range(count)
+            for _ in range(args.num_generations)
+        ]
+        texts = [f"<answer>{index % 10}</answer>" for index in range(len(prompts))]
         if self.group.is_last and self.client is not None:
             self.client.sync()
             texts = self.client.infer(prompts)
@@ -144,7 +149,9 @@ class Trainer:
         if state.iteration % args.save_steps == 0 or state.iteration >= args.train_iters:
             state.should_save = True
         if self.group.is_last:
-            self._append("completions.jsonl", {"prompt": prompts, "completion": texts})
+            rewards = [zlib.crc32(text.encode()) % 101 / 100 for text in texts]
+            table = {"gen_step": [state.iteration - 1] * len(prompts), "prompt": prompts, "completion": texts}
+            self._append("completions.jsonl", table | {"TextReward": rewards, "advantages": rewards})
             if state.iteration == 1 or state.iteration % args.logging_steps == 0:
                 self._log()
         if state.should_save:
@@ -164,7 +171,11 @@ class Trainer:
             "reward": round(iteration / (iteration + 20), 6),
             "reward_std": 0.2,
             "frac_reward_zero_std": 0.25,
+            "rewards/TextReward/mean": 0.5,
             "completions/mean_length": 9.0,
+            "completions/min_length": 8.0,
+            "rollout_correction/k3_kl": 1e-3,
+            "rollout_correction/log_ppl_abs_diff": 1e-2,
             "grad_norm": 0.4,
             "learning_rate": 1e-3,
             "iteration": f"{iteration}/{wanted}",

@@ -86,6 +86,8 @@ def _common(config: Config, paths: TrainPaths, servers: Sequence[Server]) -> dic
         "save_total_limit": trainer.save_total_limit,
         "logging_steps": trainer.logging_steps,
         "log_completions": trainer.log_completions,
+        # what the rollout says about its tokens against what the trainer computes: read by the quality gate
+        "log_rollout_offpolicy_metrics": True,
         "report_to": config.tracking.report_to,
     }
     if config.rollout.mode == "server":

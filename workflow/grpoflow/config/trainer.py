@@ -65,6 +65,11 @@ class TrainerConfig(TunerConfig):
     """Seconds without a new line in logging.jsonl after which an attempt counts as hung and is ended; ten
     times the longest interval so far if that is more."""
 
+    quality_gate: Literal["stop", "warn"] = execution("stop")
+    """What follows when the first rollout after a weight sync is garbage, has rewards that are all equal or
+    not finite, or other log-probabilities than the trainer computes, or the loss is not finite: `stop` ends
+    the run, `warn` only raises an alarm (`grpoflow status`), as for what goes wrong later on."""
+
     max_restarts: int = execution(2, ge=0)
     """Attempts in a row that may end without a new checkpoint and be tried again. A run that gets further is
     restarted as often as its wall-time needs."""

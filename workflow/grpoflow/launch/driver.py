@@ -136,6 +136,7 @@ class Driver:
             if steps := follower.read():
                 last = describe(steps[-1])
             self._tell_ends()
+            self._tell_alarms()
             text = _describe(job, state, reason, allocation)
             said = self._say_once(text if until_ready else f"{text}  {last}".rstrip(), said)
             if until_ready and allocation.get("servers") and state == "running":
@@ -233,6 +234,17 @@ class Driver:
             self.told.add(name)
             follows = {"end": "", "again": ", trying again", "requeue": ", back into the queue"}[action]
             self.say(f"attempt {name} {end['status']}{follows}: {end['cause']}")
+
+    def _tell_alarms(self) -> None:
+        """Say each alarm once, when it is raised."""
+        for alarm in read_json(self.run.alarms) if self.run.alarms.is_file() else []:
+            name = f"{alarm['attempt']} {alarm['step']} {alarm['gate']}"
+            if name not in self.told:
+                self.told.add(name)
+                self.say(
+                    f"alarm at step {alarm['step']}: {alarm['gate']}: {alarm['message']}. Known causes: "
+                    + "; ".join(alarm["causes"])
+                )
 
     def _left_no_end(self, job: str) -> bool:
         attempts = self.run.attempts([job])

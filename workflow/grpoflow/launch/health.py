@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any, Literal
 
+from grpoflow.gates import is_one_symbol
+
 from .guard import descendants
 from .processes import process_start
 
 HEALTH_SECONDS = 5.0
 COMPLETION_SECONDS = 300.0
+
+LISTEN = "0A"  # state of a socket in /proc/net/tcp
 
 # straight to the node: a proxy configured for the internet cannot reach it
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -28,8 +33,9 @@ def health(host: str, port: int) -> Health:
     """Ask `/health` at exactly this address.
 
     `swift rollout` moves to another port when its own is taken (swift/arguments/deploy_args.py:57), so only
-    the exact port counts. A server that accepts the connection and does not answer is `busy`: it generates
-    in the thread that would answer (swift/pipelines/infer/rollout.py, `infer`), which is no sign of trouble.
+    the exact port counts, and only once `listens` says that it is the server's own. A server that accepts the
+    connection and does not answer is `busy`: it generates in the thread that would answer
+    (swift/pipelines/infer/rollout.py, `infer`), which is no sign of trouble.
     """
     try:
         with OPENER.open(f"http://{host}:{port}/health/", timeout=HEALTH_SECONDS) as answer:
@@ -44,6 +50,23 @@ def health(host: str, port: int) -> Health:
 
 def is_healthy(host: str, port: int) -> bool:
     return health(host, port) == "well"
+
+
+def listens(pid: int, port: int) -> bool:
+    """Whether a process below this one listens on the port: an answer there may come from another program."""
+    sockets = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                    sockets.add(f"socket:[{fields[9]}]")
+    for below in descendants(pid) if sockets else ():
+        for descriptor in Path(f"/proc/{below}/fd").glob("*"):
+            with contextlib.suppress(OSError):
+                if str(descriptor.readlink()) in sockets:
+                    return True
+    return False
 
 
 def engines(pid: int) -> dict[int, str]:
@@ -64,7 +87,7 @@ def check_completion(host: str, port: int, prompt: str) -> str:
     """Ask for one completion and return its text.
 
     Raises:
-        ServerUnwell: the request failed, or the completion is empty.
+        ServerUnwell: the request failed, or the completion is empty or one symbol repeated.
     """
     body = {
         "infer_requests": [{"messages": [{"role": "user", "content": prompt}]}],
@@ -82,6 +105,8 @@ def check_completion(host: str, port: int, prompt: str) -> str:
         raise ServerUnwell(f"http://{host}:{port}/infer/ failed: {error!r}") from error
     if not text.strip():
         raise ServerUnwell(f"http://{host}:{port}/infer/ returned an empty completion")
+    if is_one_symbol(text):  # before any weight sync: the engine itself is wrong (ms-swift#9787)
+        raise ServerUnwell(f"http://{host}:{port}/infer/ returned {text!r}, garbage")
     return text
 
 

@@ -29,13 +29,14 @@ from .beats import SILENT_SECONDS, Heartbeats
 from .completion import TrainingIncomplete, verify_training
 from .deadline import DeadlineKeeper, end_of_signalled_job
 from .explain import explain
-from .health import ServerUnwell, check_completion, engines, health, is_healthy
+from .health import ServerUnwell, check_completion, engines, health, is_healthy, listens
 from .leftovers import sweep
 from .links import Listener, links, reach
 from .memory import oom_kills
 from .ports import NoFreePorts, is_free, port_block
 from .process import how_it_ended, tail_text
 from .processes import process_start
+from .quality import Quality, accepted_checkpoint, refusal
 from .resume import layout_of
 from .roles import Roles
 from .run import Attempt, Launch, RunDirectory, Status
@@ -96,8 +97,11 @@ class Node:
     roles: Roles
     told: dict[str, Any] = field(default_factory=dict)
     progress: Progress | None = None
+    quality: Quality | None = None
     keeper: DeadlineKeeper | None = None
     beats: Heartbeats = field(init=False)
+    refused: int | None = None
+    """What this attempt produced after this step was refused."""
     graceful: bool = False
     """Preempted, with time to save."""
     due: dict[str, float] = field(default_factory=dict)
@@ -176,7 +180,7 @@ class Node:
         except NoFreePorts as error:
             self._end("failed", str(error))
         self.run.reserve.write_bytes(bytes(RESERVED_BYTES))
-        newest = newest_checkpoint(self.run.output)
+        newest = accepted_checkpoint(self.run)
         aside = set_aside_incomplete(self.run.output, newest)
         facts = {
             "logs": str(new_log_directory(self.launch.logs)),
@@ -239,7 +243,9 @@ class Node:
             startup=self.launch.config.rollout.startup_timeout,
             started=time.monotonic(),
         )
-        self._check_space(self.progress, self.roles.facts["resume_step"])
+        step = self.roles.facts["resume_step"]
+        self.quality = Quality(self.run, self.launch, str(self.task.key), step)
+        self._check_space(self.progress, step)
 
     # bring-up
 
@@ -270,12 +276,18 @@ class Node:
         self._tell(state="training", servers=[vars(server) for server in servers])
 
     def _listens(self, name: str, port: int) -> bool:
-        """Whether a server is healthy on its port; it may have moved to another one without an error."""
+        """Whether a server is healthy on its port; it may have moved to another one without an error, and
+        whoever took its own may answer there."""
         other = UVICORN.search(tail_text(self.roles.log(name)))
         if other is not None and int(other[1]) != port:
             why = f"port {port} was taken meanwhile: {name} listens on {other[1]}"
             self._end("failed", why, accident=True)
-        return is_healthy("127.0.0.1", port)
+        if not is_healthy("127.0.0.1", port):
+            return False
+        if not listens(self.roles.programs[name].guard.pid, port):
+            why = f"port {port} was taken meanwhile: another program answers there, not {name}"
+            self._end("failed", why, accident=True)
+        return True
 
     def _try_server(self, server: Server) -> None:
         """Try a server from the node that will talk to it."""
@@ -331,6 +343,7 @@ class Node:
             if code is None or self.attempt.done(name).is_file():
                 continue
             if name in trainers and code == 0:
+                self._check_quality(last=True)
                 write_json(self.attempt.done(name), {"code": code})
                 continue
             self._fail(f"{name} {how_it_ended(code)}", program.log)
@@ -367,7 +380,17 @@ class Node:
             if dead >= DEAD_ANSWERS:
                 self._fail(f"{role.name} lives, but /health on port {port} does not", log)
 
+    def _check_quality(self, *, last: bool = False) -> None:
+        """Judge what was produced since the last look; a checkpoint of what is garbage does not count."""
+        if self.quality is None:
+            return
+        found = self.quality.look(last=last)
+        if found:
+            self.refused = self.quality.sound_step
+            self._end("failed", refusal(found), lasting=True)
+
     def _check_progress(self, progress: Progress) -> None:
+        self._check_quality()
         now = time.monotonic()
         if progress.observe(now):
             self._check_space(progress, progress.step)
@@ -431,6 +454,9 @@ class Node:
         deadline = time.monotonic() + LEAVE_SECONDS
         while time.monotonic() < deadline and self._living() != [*self.nodes]:
             time.sleep(POLL_SECONDS)
+        if self.refused is not None:
+            # the trainers of all nodes have ended: nobody writes to a checkpoint that is moved now
+            set_aside_incomplete(self.run.output, newest_checkpoint(self.run.output, self.refused))
         if self.task.node == self._living()[0]:
             create_once(self.attempt.verdict, vars(self._judge()))
         while not self.attempt.verdict.is_file():

@@ -7,6 +7,8 @@ results/EXPERIMENT/runs/RUN/
     allocation.json   what the job is doing: attempt, servers, state (written by its first node)
     driver.lock       which driver may submit and cancel
     reserve           disk space for the last words of an attempt
+    first_rollout.json  which attempt's first rollout was found to be sound; checkpoints count from then on
+    alarms.json       what was odd in what the training produced, and for how long
     output/           output_dir of ms-swift: checkpoints, logging.jsonl, completions.jsonl
     attempts/KEY/     rendezvous of the nodes of one attempt (KEY: job id, restart of the job, try in it)
     submitit/         scripts, pickles and outputs of submitit
@@ -57,6 +59,18 @@ class RunDirectory:
     @property
     def log(self) -> Path:
         return self.output / "logging.jsonl"
+
+    @property
+    def completions(self) -> Path:
+        return self.output / "completions.jsonl"
+
+    @property
+    def first_rollout(self) -> Path:
+        return self.path / "first_rollout.json"
+
+    @property
+    def alarms(self) -> Path:
+        return self.path / "alarms.json"
 
     @property
     def lock(self) -> Path:
@@ -184,6 +198,8 @@ class Launch:
     mcore: Path | None
     dataset: Path
     logs: Path
+    response_prefix: str = ""
+    """What the trainer's template puts before each completion."""
 
     def write(self, path: Path) -> None:
         value: dict[str, Any] = {
@@ -194,6 +210,7 @@ class Launch:
             "mcore": self.mcore and str(self.mcore),
             "dataset": str(self.dataset),
             "logs": str(self.logs),
+            "response_prefix": self.response_prefix,
         }
         write_json(path, value)
 
@@ -208,4 +225,5 @@ class Launch:
             mcore=Path(value["mcore"]) if value["mcore"] else None,
             dataset=Path(value["dataset"]),
             logs=Path(value["logs"]),
+            response_prefix=value["response_prefix"],
         )

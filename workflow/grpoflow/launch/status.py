@@ -91,6 +91,7 @@ def collect(run: RunDirectory) -> dict[str, Any]:
         "nodes": _nodes(run, launch, allocation.get("attempt")),
         "logs": allocation.get("logs"),
         "checkpoint": newest.path.name if newest else None,
+        "alarms": read_json(run.alarms) if run.alarms.is_file() else [],
         **_training(steps, launch),
     }
 
@@ -119,6 +120,9 @@ def render(state: Mapping[str, Any]) -> Iterable[str]:
             speed.append(f"{state['tokens_per_second']:.4g} completion tokens/s")
         speed.append(f"{duration(state['seconds_to_end'])} to the last step")
         yield _line("speed", ", ".join(speed))
+    for alarm in state["alarms"]:
+        over = "" if alarm["last_step"] == state["step"] else f" to {alarm['last_step']}"
+        yield _line("alarm", f"since step {alarm['step']}{over}: {alarm['gate']}: {alarm['message']}")
     yield _line("checkpoint", state["checkpoint"] or "none")
     if state["logs"]:
         yield _line("logs", state["logs"])

@@ -8,7 +8,7 @@ from typing import Any
 from grpoflow import metrics
 from grpoflow.config.base import keys_of_kind
 from grpoflow.config.identity import convergence_keys, digest
-from grpoflow.files import create_once, fingerprint, write_json
+from grpoflow.files import create_once, fingerprint, read_json, write_json
 from grpoflow.launch.completion import TrainingIncomplete, verify_training
 from grpoflow.launch.driver import Driver
 from grpoflow.launch.run import Launch, RunDirectory
@@ -66,6 +66,7 @@ def train_grpo(stage: Stage) -> None:
                 step=final.step,
                 start=str(driver.launch.start),
                 reward=_reward_gain(steps),
+                alarms=read_json(run.alarms) if run.alarms.is_file() else [],
             ),
         )
 
@@ -84,10 +85,11 @@ def _run(stage: Stage) -> tuple[RunDirectory, Launch]:
     mcore = stage.input.get("mcore")
     name = manifest_of(mcore)["checkpoint"] if mcore else None  # none either with convert.mode: direct
     checkpoint = Path(mcore).parent / name if mcore and name else None
+    frozen = frozen_dataset(stage)
     identity: dict[str, Any] = {
         "convergence": convergence_keys(config),
         "start": fingerprint(start),
-        "dataset": frozen_dataset(stage)["sha256"],
+        "dataset": frozen["sha256"],
     }
     run = RunDirectory((RESULTS / stage.subject / "runs" / digest(identity)).absolute())
     create_once(run.identity, {**identity, "layout": keys_of_kind(config, "layout")})
@@ -100,6 +102,7 @@ def _run(stage: Stage) -> tuple[RunDirectory, Launch]:
         mcore=checkpoint and checkpoint.absolute(),
         dataset=dataset.absolute(),
         logs=logs.absolute(),
+        response_prefix=str(frozen["template"]["response_prefix"] or ""),
     )
     return run, launch
 

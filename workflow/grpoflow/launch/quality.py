@@ -1,0 +1,152 @@
+"""Judging what a training produces while it runs (grpoflow.gates): the first rollout of an attempt, which
+follows the first weight sync to fresh servers, and every step after it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from grpoflow.checkpoints import RunCheckpoint, newest_checkpoint
+from grpoflow.files import Follower, read_json, write_json
+from grpoflow.gates import (
+    Finding,
+    judge_agreement,
+    judge_completions,
+    judge_history,
+    judge_lengths,
+    judge_rewards,
+    reward_groups,
+)
+from grpoflow.metrics import LogFollower, read_steps
+
+from .run import Launch, RunDirectory
+
+OF_THE_SYNC = {
+    *("completions", "empty completions", "one symbol", "repetition", "broken text", "thinking"),
+    "agreement",
+}
+"""What a resumed run is stopped for too. That all rewards are equal, or no completion ends, may be where the
+run had got to; a checkpoint of it would only be trained on."""
+HISTORY = 1000
+"""Steps that are looked back on: more than any window of the gates, at a price that does not grow."""
+
+
+@dataclass
+class Quality:
+    """What one attempt produces, as its files show it. `look` is called again and again."""
+
+    run: RunDirectory
+    launch: Launch
+    attempt: str
+    resume_step: int
+    judged: bool = False
+    """The first rollout was looked at, and the attempt goes on."""
+    sound_step: int = field(init=False)
+    """The last step of which nothing speaks against the checkpoints up to it."""
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    active: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Alarms that hold now, by gate."""
+    table: Mapping[str, Any] | None = None
+    """The first rollout, as completions.jsonl has it."""
+    log: LogFollower = field(init=False)
+    completions: Follower = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sound_step = self.resume_step
+        self.steps = [step for step in read_steps(self.run.log) if step["step"] <= self.resume_step]
+        self.log = LogFollower(self.run.log)
+        self.completions = Follower(self.run.completions)
+
+    def look(self, *, last: bool = False) -> list[Finding]:
+        """Read what is new and judge it; return what the attempt must not go on with. `last`: the trainer has
+        ended, nothing more will be written."""
+        new = self.log.read()
+        if not self.judged and self.table is None and self.launch.config.trainer.log_completions:
+            lines = self.completions.read()
+            self.table = json.loads(lines[0]) if lines else None
+        if not self.judged:
+            self.steps += new
+            own = [step for step in self.steps if step["step"] > self.resume_step]
+            expected = self.table is not None or not self.launch.config.trainer.log_completions
+            # swift rlhf writes the completions after the line of the log
+            if not own or not (expected or last or len(own) > 1):
+                return []
+            found = self._first_rollout(own[0])
+            self.judged = not _stops(found)
+            if self.judged:
+                write_json(self.run.first_rollout, {"attempt": self.attempt, "step": own[0]["step"]})
+        elif new:
+            self.steps = [*self.steps, *new][-HISTORY:]
+            found = self._weakened(
+                judge_history(self.steps, self.launch.config.trainer.max_completion_length)
+            )
+        else:
+            return []
+        self._tell(found)
+        if not (stops := _stops(found)):
+            self.sound_step = int(self.steps[-1]["step"])
+        return stops
+
+    def _first_rollout(self, record: Mapping[str, Any]) -> list[Finding]:
+        config = self.launch.config
+        found = [
+            *judge_lengths(record, config.trainer.max_completion_length),
+            *judge_agreement(record),
+        ]
+        if self.table is not None:
+            found += judge_completions(self.table["completion"], self.launch.response_prefix)
+            weights = list(config.rewards.weight_of().values())
+            if groups := reward_groups(self.table, record, weights):
+                found += judge_rewards(groups)
+        if self.resume_step:
+            found = [item if item.gate in OF_THE_SYNC else replace(item, level="alarm") for item in found]
+        return self._weakened(found)
+
+    def _weakened(self, found: Sequence[Finding]) -> list[Finding]:
+        if self.launch.config.trainer.quality_gate == "stop":
+            return list(found)
+        return [replace(item, level="alarm") for item in found]
+
+    def _tell(self, found: Sequence[Finding]) -> None:
+        """Write down the alarms: one entry from the step at which a gate raised it to the last one that it
+        held for."""
+        step = self.steps[-1]["step"]
+        entries = read_json(self.run.alarms) if self.run.alarms.is_file() else []
+        others = [entry for entry in entries if entry not in self.active.values()]
+        holding = {}
+        for item in found:
+            begun = self.active.get(item.gate, {"attempt": self.attempt, "step": step})
+            holding[item.gate] = {
+                **{name: begun[name] for name in ("attempt", "step")},
+                "last_step": step,
+                **asdict(item),
+                "causes": list(item.causes),
+            }
+        over = [entry for gate, entry in self.active.items() if gate not in holding]
+        if found or self.active:
+            write_json(self.run.alarms, [*others, *over, *holding.values()])
+        self.active = holding
+
+
+def _stops(found: Sequence[Finding]) -> list[Finding]:
+    return [item for item in found if item.level == "stop"]
+
+
+def refusal(found: Sequence[Finding]) -> str:
+    """Why an attempt is ended, with the way on for those who know better."""
+    lines = [f"  {item}" for item in found]
+    return "\n".join(
+        [
+            "what the training produces is not fit to be trained on:",
+            *lines,
+            "  to go on in spite of it: trainer.quality_gate: warn",
+        ]
+    )
+
+
+def accepted_checkpoint(run: RunDirectory) -> RunCheckpoint | None:
+    """The newest complete checkpoint; none before a first rollout of the run was found to be sound."""
+    return newest_checkpoint(run.output) if run.first_rollout.is_file() else None
