@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from grpoflow.cli import main
 from grpoflow.launch.job import SubmissionFailed, sbatch_script
+from grpoflow.launch.run import RunDirectory
 from grpoflow.plan.inputs import placement_of
+from grpoflow.stages.allocation import profile_resources
 from scene import ROOT, Scene, launch
 
 GOLDEN = ROOT / "tests/golden/sbatch"
@@ -41,9 +44,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_script(tmp_path: Path, name: str) -> None:
     overlay, resources = CASES[name]
     scene = Scene(tmp_path)
-    run, found = launch(scene)
-    found = replace(found, placement=placement_of(scene.config(overlay)))
-    script = sbatch_script(found, run, resources)
+    run, _ = launch(scene)
+    nodes = len(placement_of(scene.config(overlay)).nodes)
+    script = sbatch_script("main", nodes, run, resources)
     comment = next(line for line in script.splitlines() if "--comment" in line)
     script = script.replace(comment.rpartition("-")[2], "DIRECTORY'")
     script = script.replace(str(tmp_path), "/project").replace(sys.executable, "/env/bin/python")
@@ -54,6 +57,61 @@ def test_script(tmp_path: Path, name: str) -> None:
 
 
 def test_extra_options_that_cannot_be_read(tmp_path: Path) -> None:
-    run, found = launch(Scene(tmp_path))
+    run, _ = launch(Scene(tmp_path))
     with pytest.raises(SubmissionFailed, match="'-N2' is not of the form"):
-        sbatch_script(found, run, {"slurm_extra": "-N2"})
+        sbatch_script("main", 1, run, {"slurm_extra": "-N2"})
+
+
+PROFILE = """
+executor: slurm
+default-resources:
+  launcher: slurm
+  slurm_partition: gpu
+  mem_mb: 4000
+set-resources:
+  rollout_server:
+    gres: "'gpu:a800:8'"
+  train_grpo:
+    runtime: 2880
+  sft:
+    runtime: 60
+"""
+LISTS = """
+default-resources: [launcher=slurm, slurm_partition=gpu, mem_mb=4000]
+set-resources: ["rollout_server:gres='gpu:a800:8'", "train_grpo:runtime=2880", "sft:runtime=60"]
+"""
+
+
+@pytest.mark.parametrize("text", [PROFILE, LISTS])
+def test_resources_of_a_profile(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    assert profile_resources(tmp_path) == {
+        "launcher": "slurm",
+        "slurm_partition": "gpu",
+        "mem_mb": 16000,  # of the rule, before the default
+        "gres": "gpu:a800:8",
+        "runtime": 2880,
+    }
+
+
+def test_plan_prints_the_script(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As `submit` would hand it over, but for the name of the run."""
+    scene = Scene(tmp_path)
+    (tmp_path / "config.yaml").write_text(json.dumps(scene.raw()))
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm/config.yaml").write_text(PROFILE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")  # no Slurm
+    assert main(["plan", "--sbatch", "config.yaml"]) == 0
+    printed = capsys.readouterr()
+    run = RunDirectory(tmp_path / "results/main/runs/RUN")
+    assert printed.out == sbatch_script("main", 1, run, profile_resources(tmp_path / "slurm"))
+    assert "#SBATCH --gres=gpu:a800:8\n" in printed.out
+    assert "main: not asked: sbatch: [Errno 2]" in printed.err
+
+    (tmp_path / "slurm/config.yaml").write_text("default-resources: {slurm_extra: -N2}")
+    assert main(["plan", "--sbatch", "config.yaml"]) == 1
+    assert "'-N2' is not of the form" in capsys.readouterr().err
+    assert main(["plan", "--sbatch", "config.yaml", "--profile", "absent"]) == 2

@@ -314,6 +314,23 @@ def test_16_budget_used_up(runs: Runs) -> None:
 
 
 @together
+def test_garbage_after_the_first_sync(runs: Runs) -> None:
+    """Said with its known causes and not tried again; nothing that was saved of it counts."""
+    (runs.directory / "garbage").touch()
+    rl = runs.new({"trainer": {"save_steps": 1}}, speeds={"FAULTS": str(runs.directory)})
+    driver = rl.drive()
+    assert driver.wait() == 1
+    assert "one symbol: 100% of 64 completions: one symbol repeated. Known causes:" in driver.said
+    assert "ms-swift PR#9060" in driver.said
+    assert [end["status"] for end in rl.ends()] == ["failed"]
+    assert not list(rl.run.output.glob("checkpoint-*"))
+    (runs.directory / "garbage").unlink()
+    rl.drive().succeeds()
+    assert rl.allocation()["resume_step"] == 0
+    rl.check_complete(STEPS, interruptions=STEPS, save_steps=1)
+
+
+@together
 def test_08_driver_killed(runs: Runs) -> None:
     """Snakemake and its stage are killed; the job goes on, and the next Snakemake finds it."""
     rl = runs.new(kind=SnakeRun, speeds={"STEP": 0.8})

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster_client import ClusterClient
+from grpoflow.cli import main
 from rl_run import RlRun
+from scene import Scene
 
 pytestmark = pytest.mark.slurm
 
@@ -65,6 +68,35 @@ def test_roles_run_where_they_were_placed(cluster: ClusterClient, tmp_path: Path
     # the job asked for exactly these nodes, and it is one job
     assert cluster.squeue(rl.job(), "%D %T") == f"{len(hosts)} COMPLETED"
     assert not rl.processes()
+
+
+@pytest.mark.parametrize(
+    ("gres", "code", "words"),
+    [
+        ("gpu:a800:8", 0, "main: Job "),
+        (
+            "gpu:a800:9",
+            1,
+            "main: sbatch would refuse the job: allocation failure: Requested node",
+        ),
+    ],
+)
+def test_plan_asks_slurm(
+    cluster: ClusterClient,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    gres: str,
+    code: int,
+    words: str,
+) -> None:
+    (tmp_path / "config.yaml").write_text(json.dumps(Scene(tmp_path).raw()))
+    (tmp_path / "profile.yaml").write_text(f"default-resources: {{gres: {gres}}}")
+    monkeypatch.setenv("SLURM_CONF", cluster.env["SLURM_CONF"])
+    config, profile = tmp_path / "config.yaml", tmp_path / "profile.yaml"
+    assert main(["plan", "--sbatch", str(config), "--profile", str(profile)]) == code
+    assert words in capsys.readouterr().err
+    assert "RUN" not in cluster.run("squeue", "--format=%k")
 
 
 def _roles(rl: RlRun) -> list[tuple[int, Any]]:

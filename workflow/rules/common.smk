@@ -1,5 +1,6 @@
 from grpoflow.launch.parent import forward_interrupts
 from grpoflow.preflight import Refused, refuse_faults
+from grpoflow.stages.allocation import RESOURCES
 from grpoflow.stages.dag import Dag, share_resources
 
 try:

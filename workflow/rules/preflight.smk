@@ -13,7 +13,7 @@ rule preflight:
     conda:
         "../../envs/orchestrator/environment.yaml"
     resources:
-        runtime=1440,  # that of train_grpo, for which the check of the wall-time is made
+        **RESOURCES,  # those of train_grpo: its job is checked, and shown to Slurm
     params:
         run=dag.run_hash,
     message:

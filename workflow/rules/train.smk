@@ -17,8 +17,7 @@ rule rollout_server:
     conda:
         "../../envs/orchestrator/environment.yaml"
     resources:
-        mem_mb=16000,
-        runtime=1440,
+        **RESOURCES,
     params:
         run=dag.run_hash,
     message:
@@ -43,8 +42,7 @@ rule train_grpo:
     conda:
         "../../envs/orchestrator/environment.yaml"
     resources:
-        mem_mb=16000,
-        runtime=1440,
+        **RESOURCES,
     params:
         run=dag.run_hash,
     message:

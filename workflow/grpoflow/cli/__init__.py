@@ -44,6 +44,18 @@ def parser() -> argparse.ArgumentParser:
     plan = commands.add_parser("plan", help="batch, layout, placement, memory, cost and every command line")
     _add_config(plan)
     plan.add_argument("--experiment", metavar="NAME", help="one of the experiments; all by default")
+    plan.add_argument(
+        "--sbatch",
+        action="store_true",
+        help="print the script of the RL job that would be submitted, and what sbatch --test-only says to it",
+    )
+    plan.add_argument(
+        "--profile",
+        type=Path,
+        default=Path("slurm"),
+        metavar="PROFILE",
+        help="with --sbatch: the Snakemake profile whose resources the job gets (slurm by default)",
+    )
     plan.set_defaults(run=_plan)
 
     doctor = commands.add_parser("doctor", help="say why a run is slow or dead, from its logs and metrics")
@@ -94,8 +106,10 @@ def _preflight(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from .plan import run  # noqa: PLC0415
+    from .plan import run, sbatch  # noqa: PLC0415
 
+    if arguments.sbatch:
+        return sbatch(arguments.config, arguments.experiment, arguments.profile)
     return run(arguments.config, arguments.format, arguments.experiment)
 
 

@@ -150,7 +150,9 @@ def submit(
         return _submit_local(run, launch, continues)
     executor = submitit.SlurmExecutor(run.submitit)
     try:
-        executor.update_parameters(**slurm_parameters(launch, run, resources))
+        executor.update_parameters(
+            **slurm_parameters(launch.experiment, len(launch.placement.nodes), run, resources)
+        )
         # a submission from inside another job would inherit its SLURM_* and SBATCH_* options
         with submitit.helpers.clean_env():
             job = executor.submit(run_node, str(run.path))
@@ -160,24 +162,48 @@ def submit(
     return SlurmJob(job.job_id)
 
 
-def sbatch_script(launch: Launch, run: RunDirectory, resources: Mapping[str, Any]) -> str:
-    """The script that `submit` hands to sbatch."""
+def sbatch_script(experiment: str, nodes: int, run: RunDirectory, resources: Mapping[str, Any]) -> str:
+    """The script that `submit` hands to sbatch.
+
+    Raises:
+        SubmissionFailed: `slurm_extra` cannot be read.
+    """
     command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(run.submitit))}"
+    parameters = slurm_parameters(experiment, nodes, run, resources)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return str(_make_sbatch_string(command, run.submitit, **slurm_parameters(launch, run, resources)))
+        return str(_make_sbatch_string(command, run.submitit, **parameters))
 
 
-def slurm_parameters(launch: Launch, run: RunDirectory, resources: Mapping[str, Any]) -> dict[str, Any]:
+def rehearse(script: str) -> str:
+    """Ask Slurm whether and when it would run a script (`sbatch --test-only`), and return what it says.
+
+    Raises:
+        SubmissionFailed: it would refuse the job.
+        NoAnswer: there is no Slurm here, or it does not answer.
+    """
+    try:
+        with submitit.helpers.clean_env():
+            return slurm.rehearse(script)
+    except slurm.Refused as error:
+        raise SubmissionFailed(f"sbatch would refuse the job: {error}") from error
+
+
+def slurm_parameters(
+    experiment: str, nodes: int, run: RunDirectory, resources: Mapping[str, Any]
+) -> dict[str, Any]:
     """Translate the resources of the Snakemake rule and profile into those of submitit.
 
     The number of nodes comes from the placement; everything else from the rule, the profile or
     `--set-resources`, so that one way of asking works for every stage.
+
+    Raises:
+        SubmissionFailed: `slurm_extra` cannot be read.
     """
     parameters: dict[str, Any] = {
-        "job_name": f"grpoflow-{launch.experiment}",
+        "job_name": f"grpoflow-{experiment}",
         "comment": comment(run),
-        "nodes": len(launch.placement.nodes),
+        "nodes": nodes,
         "ntasks_per_node": 1,
         "stderr_to_stdout": True,
         "wckey": None,

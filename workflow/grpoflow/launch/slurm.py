@@ -14,6 +14,7 @@ from datetime import datetime
 
 SECONDS = 30.0
 UNKNOWN_JOB = "Invalid job id"
+UNREACHABLE = ("Unable to contact", "Connection refused", "resolve_ctls_from_dns", "Unable to process config")
 FIELD = re.compile(r"(?:^|\s)([A-Za-z_:/]+)=(\S*)")
 PENDING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "SUSPENDED"}
 RUNNING = {"RUNNING", "COMPLETING", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
@@ -110,9 +111,25 @@ def requeue(job_id: str) -> None:
     told = _client(["scontrol", "requeue", job_id], SECONDS)
     if told.returncode == 0:
         return
-    if "Unable to contact" in told.stderr:
+    if any(sign in told.stderr for sign in UNREACHABLE):
         raise NoAnswer(told.stderr.strip())
     raise Refused(told.stderr.strip())
+
+
+def rehearse(script: str) -> str:
+    """What Slurm says to a batch script that it is not to run: when and where it would start.
+
+    Raises:
+        Refused: it would not take it.
+        NoAnswer: Slurm cannot be asked now, or there is none.
+    """
+    told = _client(["sbatch", "--test-only"], SECONDS, script)
+    said = " ".join(line.removeprefix("sbatch: ").strip() for line in told.stderr.splitlines())
+    if told.returncode == 0:
+        return said
+    if any(sign in said for sign in UNREACHABLE):
+        raise NoAnswer(said)
+    raise Refused(said)
 
 
 def node_address(name: str) -> str:
@@ -134,13 +151,15 @@ def failed_nodes(nodes: str) -> list[str]:
     )
 
 
-def _client(argv: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
+def _client(argv: Sequence[str], seconds: float, given: str = "") -> subprocess.CompletedProcess[str]:
     # formats of the person who runs this would change what we read
     ours = {
         name: value for name, value in os.environ.items() if not name.startswith(("SQUEUE_", "SLURM_TIME"))
     }
     try:
-        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=seconds, env=ours)
+        return subprocess.run(
+            argv, input=given, capture_output=True, text=True, check=False, timeout=seconds, env=ours
+        )
     except subprocess.TimeoutExpired as error:
         raise NoAnswer(f"{' '.join(argv)}: no answer in {seconds:.0f} s") from error
     except OSError as error:

@@ -8,11 +8,13 @@ from typing import Any
 import jinja2
 
 from grpoflow.files import write_json, write_text
+from grpoflow.launch.job import SubmissionFailed
 from grpoflow.preflight import check
 from grpoflow.preflight.rules import Need
 from grpoflow.preflight.subject import Subject
 from grpoflow.preflight.text import report_text
 
+from .allocation import asked_of_slurm, script_of
 from .base import Stage, StageFailed
 from .plan import plan_document
 
@@ -24,7 +26,8 @@ def preflight(stage: Stage) -> None:
     """Check the configuration, and the checkpoint where it is there; write the plan.
 
     Raises:
-        StageFailed: the configuration is refused; the message is the report.
+        StageFailed: the configuration is refused; the message is the report. Or Slurm would refuse the RL job
+            (`sbatch --test-only`, where a controller answers).
     """
     config, wall_time = stage.config, int(stage.resources["runtime"])
     needs: list[Need] = ["config"]
@@ -39,8 +42,20 @@ def preflight(stage: Stage) -> None:
         document = plan_document(Subject(stage.subject, config, wall_time), report)
     except ValueError as error:
         raise StageFailed(f"there is no plan; a check that refuses is switched off: {error}") from error
+    if stage.resources.get("launcher") == "slurm":
+        document["slurm"] = _asked(stage)
+        stage.say(f"Slurm: {document['slurm']}")
     write_text(stage.output.with_suffix(".html"), plan_html(document))
     write_json(stage.output, stage.manifest(**document))
+
+
+def _asked(stage: Stage) -> str:
+    try:
+        return asked_of_slurm(script_of(stage.subject, stage.config, stage.resources))
+    except SubmissionFailed as error:
+        raise StageFailed(
+            f"{error}\nthe job: grpoflow plan --sbatch, resources of the rule train_grpo"
+        ) from error
 
 
 def plan_html(document: dict[str, Any]) -> str:

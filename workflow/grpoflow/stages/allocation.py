@@ -1,0 +1,83 @@
+"""What the RL job is given: resources of its rule, of the profile and of the command line, and the script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from grpoflow.config import Config, read_yaml
+from grpoflow.launch.job import rehearse, sbatch_script
+from grpoflow.launch.run import RunDirectory
+from grpoflow.launch.slurm import NoAnswer
+from grpoflow.plan.inputs import placement_of
+from grpoflow.preflight.run import DEFAULT_WALL_TIME
+
+from .dag import RESULTS
+
+RULES = ("rollout_server", "train_grpo")
+"""Two rules, one job: what is set for one of them is set for the job."""
+RESOURCES: dict[str, Any] = {"mem_mb": 16000, "runtime": DEFAULT_WALL_TIME}
+"""Resources of both rules, where nobody says more."""
+RUN = "RUN"
+"""Stands for the name of a run, which follows from the frozen data and the start and so is not known yet."""
+
+
+def profile_resources(profile: Path) -> dict[str, Any]:
+    """The resources of the RL job under a Snakemake profile: its `set-resources` for the two rules, what the
+    rules say, its `default-resources`, in this order."""
+    path = profile / "config.yaml" if profile.is_dir() else profile
+    settings = read_yaml(path)
+    given: dict[str, Any] = {}
+    for rule, resources in _by_rule(settings.get("set-resources", {})).items():
+        if rule in RULES:
+            given |= resources
+    found = _pairs(settings.get("default-resources", {})) | RESOURCES | given
+    return {name: _plain(value) for name, value in found.items()}
+
+
+def _pairs(value: Any) -> dict[str, Any]:
+    """`{name: value}` or `[name=value, ...]`, as Snakemake takes both."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return dict(item.partition("=")[::2] for item in value or ())
+
+
+def _by_rule(value: Any) -> dict[str, dict[str, Any]]:
+    if isinstance(value, Mapping):
+        return {rule: dict(resources) for rule, resources in value.items()}
+    found: dict[str, dict[str, Any]] = {}
+    for item in value or ():
+        rule, _, pair = item.partition(":")
+        found.setdefault(rule, {}).update(_pairs([pair]))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Snakemake evaluates texts: a quoted one is itself, digits are a number."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip().strip("\"'")
+    return int(text) if text.isdigit() else text
+
+
+def script_of(experiment: str, config: Config, resources: Mapping[str, Any], run: str = RUN) -> str:
+    """The script of the RL job.
+
+    Raises:
+        SubmissionFailed: `slurm_extra` cannot be read.
+    """
+    directory = RunDirectory((RESULTS / experiment / "runs" / run).absolute())
+    return sbatch_script(experiment, len(placement_of(config).nodes), directory, resources)
+
+
+def asked_of_slurm(script: str) -> str:
+    """What Slurm says to the script, or why it was not asked.
+
+    Raises:
+        SubmissionFailed: it would refuse the job.
+    """
+    try:
+        return rehearse(script)
+    except NoAnswer as error:
+        return f"not asked: {error}"
