@@ -3,6 +3,7 @@
 import copy
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,14 @@ def model_directory(parent: Path, name: str) -> str:
         directory.mkdir(parents=True)
         shutil.copy(CONFIGS / f"qwen3.5-{name}.json", directory / "config.json")
     return str(directory)
+
+
+def changed_model(parent: Path, name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
+    """The same with another config.json."""
+    directory = model_directory(parent, name)
+    path = Path(directory) / "config.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    return directory
 
 
 def other_model(parent: Path, model_type: str, weight_bytes: int) -> str:

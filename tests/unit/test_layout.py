@@ -42,7 +42,11 @@ LEGAL_DEGREES = {
 def test_legal_degrees_of_the_published_models(size: str) -> None:
     arch = arch_of(size)
     tensor, tensor_context, pipeline = LEGAL_DEGREES[size]
-    assert [tp for tp in range(1, 33) if not ids(arch, LayoutSpec(tp, tp))] == tensor
+
+    def split(tp: int) -> LayoutSpec:
+        return LayoutSpec(tp, tp, etp=tp if arch.moe else 1)
+
+    assert [tp for tp in range(1, 33) if not ids(arch, split(tp))] == tensor
     assert [cp for cp in range(1, 33) if not ids(arch, LayoutSpec(cp, cp=cp))] == tensor_context
     # The deepest pipeline, one layer per stage, is legal too; nobody runs it.
     assert [pp for pp in range(1, arch.layers // 2 + 1) if not ids(arch, LayoutSpec(pp, pp=pp))] == [
@@ -120,6 +124,30 @@ def test_all_problems_at_once(layout: LayoutSpec, expected: set[str]) -> None:
     assert all(problem.legal for problem in problems)
 
 
+@pytest.mark.parametrize(
+    ("layout", "legal"),
+    [
+        (LayoutSpec(8, tp=2), (2, 4, 8)),
+        (LayoutSpec(8, tp=4), (4, 2, 8)),
+        (LayoutSpec(8, etp=2), (2, 4)),
+        (LayoutSpec(8, tp=4, etp=2), (4, 2)),
+        (LayoutSpec(8, tp=2, pp=4), (2,)),
+    ],
+)
+def test_experts_that_nothing_sums_over_the_tp_ranks(layout: LayoutSpec, legal: tuple[int, ...]) -> None:
+    """megatron-core reduces experts as dense weights while EP is 1."""
+    arch = arch_of("35B-A3B")
+    (problem,) = check_layout(arch, layout)
+    assert (problem.id, problem.value, problem.legal) == ("ep1_needs_etp_equal_tp", 1, legal)
+    assert ids(arch, replace(layout, ep=legal[0])) == []
+    assert ids(arch, replace(layout, etp=layout.tp)) == []
+
+
+def test_context_ranks_alone_are_no_tp_ranks() -> None:
+    assert ids(arch_of("35B-A3B"), LayoutSpec(8, cp=2)) == []
+    assert "ep1_needs_etp_equal_tp" not in ids(arch_of("9B"), LayoutSpec(8, tp=2))
+
+
 def test_dense_models_have_no_expert_degrees() -> None:
     problems = check_layout(arch_of("9B"), LayoutSpec(8, ep=4, etp=2))
     assert [problem.key for problem in problems] == [
@@ -132,11 +160,11 @@ def test_old_megatron_core() -> None:
     """Before 0.16 TP must divide the 2 KV heads of the MoE models; before 0.18 gated delta nets have no
     CP."""
     arch = arch_of("35B-A3B")
-    assert ids(arch, LayoutSpec(8, 4), megatron_core=(0, 15)) == ["tp_fits_kv_heads"]
-    assert ids(arch, LayoutSpec(8, 4), megatron_core=(0, 16)) == []
-    assert ids(arch, LayoutSpec(8, 2, cp=2), megatron_core=(0, 17)) == ["cp_needs_megatron_core"]
-    assert ids(arch, LayoutSpec(8, 2, cp=2)) == []
-    (problem,) = check_layout(arch, LayoutSpec(8, 8), megatron_core=(0, 15))
+    assert ids(arch, LayoutSpec(8, 4, ep=8), megatron_core=(0, 15)) == ["tp_fits_kv_heads"]
+    assert ids(arch, LayoutSpec(8, 4, ep=8), megatron_core=(0, 16)) == []
+    assert ids(arch, LayoutSpec(8, 2, cp=2, ep=8), megatron_core=(0, 17)) == ["cp_needs_megatron_core"]
+    assert ids(arch, LayoutSpec(8, 2, cp=2, ep=8)) == []
+    (problem,) = check_layout(arch, LayoutSpec(8, 8, ep=8), megatron_core=(0, 15))
     assert problem.legal == (2, 1)
 
 

@@ -86,6 +86,7 @@ class Oracle:
         ]
         if experts:
             broken += [experts % ep, text["moe_intermediate_size"] % etp]
+            broken += [ep == 1 and etp != tp]  # nothing stops it, and it trains other weights
         else:
             broken += [ep > 1, etp > 1]
         return any(broken)

@@ -1,11 +1,12 @@
 """Every check has a configuration that it refuses or warns of, and says the key that repairs it."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from configurations import config, environment, model_directory, other_model
+from configurations import changed_model, config, environment, model_directory, other_model
 from grpoflow.commands.base import Command
 from grpoflow.config import Config, load_experiments, read_yaml
 from grpoflow.config.load import merge
@@ -194,6 +195,14 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
         "trainer.parallel.expert_tensor",
         {"model": {"path": "35B-A3B"}, **parallel(expert_tensor=3)},
     ),
+    "ep1_needs_etp_equal_tp": (
+        "trainer.parallel.expert",
+        {"model": {"path": "35B-A3B"}, **parallel(tensor=2)},
+    ),
+    "vocabulary_counts_in_grad_norm": (
+        "trainer.args.perform_initialization",
+        {"cluster": {"environment": {"megatron_core": "0.17.1"}}, **args(perform_initialization=False)},
+    ),
     "tp_within_node": (
         "trainer.parallel.tensor",
         {"model": {"path": "9B"}, "trainer": {"nodes": 2, "parallel": {"tensor": 16}}},
@@ -241,7 +250,14 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
             "trainer": {"parallel": {"tensor": 8}, "optimizer_cpu_offload": True},
         },
     ),
+    # model
+    "megatron_knows_the_model": ("trainer.backend", {"model": {"path": "text"}}),
+    "embeddings_are_tied_alike": ("model.path", {"model": {"path": "untied"}}),
     # resume
+    "float32_optimizer_can_be_loaded": (
+        "trainer.args.dist_ckpt_optim_fully_reshardable",
+        {"model": {"torch_dtype": "float32"}},
+    ),
     "run_can_be_resumed": ("trainer.save_optimizer", {"trainer": {"save_optimizer": False}}),
     "run_saves_before_its_end": ("trainer.save_steps", {"trainer": {"save_steps": 200}}),
     "exported_checkpoint_will_exist": ("export.checkpoint", {"export": {"checkpoint": 30}}),
@@ -387,18 +403,26 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+CHANGED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "fp8": lambda found: {**found, "quantization_config": {"quant_method": "fp8"}},
+    "text": lambda found: {
+        **found["text_config"],
+        "model_type": "qwen3_5_text",
+        "tie_word_embeddings": False,
+    },
+    "untied": lambda found: {**found, "text_config": {**found["text_config"], "tie_word_embeddings": True}},
+}
+"""Checkpoints of which config.json is not as it was published."""
+
+
 def resolve(here: Path, overlay: dict[str, Any]) -> dict[str, Any]:
     """Put directories where the table has names."""
     raw = config(overlay)
     model, packages = raw["model"]["path"], raw["cluster"]["environment"]
     if model == "other":
         raw["model"]["path"] = other_model(here, "qwen3_moe", 470 * 10**9)
-    elif model == "fp8":
-        raw["model"]["path"] = directory = model_directory(here, "9B")
-        path = Path(directory) / "config.json"
-        path.write_text(
-            json.dumps({**json.loads(path.read_text()), "quantization_config": {"quant_method": "fp8"}})
-        )
+    elif model in CHANGED:
+        raw["model"]["path"] = changed_model(here, "9B", CHANGED[model])
     elif model != "models/absent":
         raw["model"]["path"] = model_directory(here, model)
     if isinstance(packages, dict):

@@ -12,7 +12,7 @@ MEGATRON = {
     "padding_free": False,  # packed sequences need the fla kernels
     "gradient_accumulation_fusion": False,  # an apex / Transformer Engine kernel
     "dataloader_num_workers": 0,
-    # the distributed optimizer asserts on resume without Transformer Engine's or apex' FusedAdam
+    # with float32 it cannot be loaded, on GPUs neither: preflight/resume.py, float32_optimizer_can_be_loaded
     "use_distributed_optimizer": False,
 }
 ROLLOUT = {

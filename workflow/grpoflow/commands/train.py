@@ -9,6 +9,7 @@ from typing import Any
 
 from grpoflow.config import Config
 from grpoflow.config.tuner import Parallel
+from grpoflow.plan.inputs import vllm_spec
 
 from . import cpu
 from .base import Command, flags, program
@@ -100,6 +101,7 @@ def _common(config: Config, paths: TrainPaths, servers: Sequence[Server]) -> dic
     else:
         arguments |= {
             **engine_arguments(config),
+            "vllm_max_num_seqs": vllm_spec(config).max_num_seqs,
             "sleep_level": 1,
             "offload_model": True,
             "offload_optimizer": True,

@@ -6,8 +6,15 @@ from typing import Any
 
 from grpoflow.config import Config
 from grpoflow.config.tuner import Parallel, TunerConfig
+from grpoflow.plan.inputs import megatron_core_of
 
 from .common import precision_arguments
+
+MARKS_VOCABULARY = (0, 18)
+"""Before this release megatron-core marks the embedding and the output layer as split over TP only where it
+initialises them (megatron/core/tensor_parallel/layers.py); unmarked, all ranks but the first are left out of
+the norm of the gradient (megatron/core/optimizer/optimizer.py, get_main_grads_for_grad_norm), so that
+grad_norm and clipping depend on TP. ms-swift turns the initialisation off by default."""
 
 SWIFT_SCHEDULE = {"constant": "constant_with_warmup", "cosine": "cosine", "linear": "linear"}
 
@@ -44,6 +51,7 @@ def megatron_arguments(config: Config, tuner: TunerConfig, parallel: Parallel) -
         "expert_model_parallel_size": parallel.expert,
         "expert_tensor_parallel_size": parallel.expert_tensor,
         "sequence_parallel": parallel.tensor > 1,  # MoE with TP > 1 requires it (mcore moe_layer.py)
+        "perform_initialization": True if needs_initialization(config, parallel) else None,
         "micro_batch_size": tuner.micro_batch_size,
         "global_batch_size": tuner.global_batch_size,
         "lr": tuner.learning_rate,
@@ -61,6 +69,11 @@ def megatron_arguments(config: Config, tuner: TunerConfig, parallel: Parallel) -
         "use_precision_aware_optimizer": tuner.optimizer_cpu_offload,
         **recompute,
     }
+
+
+def needs_initialization(config: Config, parallel: Parallel) -> bool:
+    """Whether weights that are loaded anyway must be initialised first, see MARKS_VOCABULARY."""
+    return parallel.tensor > 1 and megatron_core_of(config) < MARKS_VOCABULARY
 
 
 def swift_arguments(tuner: TunerConfig, world_size: int) -> dict[str, Any]:

@@ -24,7 +24,8 @@ class RolloutConfig(Section):
     """Share of GPU memory that vLLM takes."""
 
     max_num_seqs: int = execution(256, gt=0)
-    """Sequences that one vLLM engine generates at once."""
+    """Sequences that one vLLM engine generates at once; in colocate mode never more than its ranks' share of
+    the completions of a rollout."""
 
     enforce_eager: bool = execution(False)
     """No CUDA graphs."""

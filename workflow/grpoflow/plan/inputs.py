@@ -327,15 +327,15 @@ def model_length(config: Config) -> int:
 
 
 def vllm_spec(config: Config) -> VllmSpec:
-    """One vLLM engine. In colocate mode ms-swift makes max_num_seqs from the rollout: the completions of the
-    ranks that the engine spans (swift megatron/trainers/rollout_mixin.py:461)."""
+    """One vLLM engine. In colocate mode no more than the completions of the ranks that it spans run at once,
+    which is what ms-swift asks for by itself (swift megatron/trainers/rollout_mixin.py:461)."""
     rollout, trainer = config.rollout, config.trainer
     running = rollout.max_num_seqs
     if rollout.mode == "colocate":
         completions = trainer.global_batch_size * trainer.steps_per_generation
         ranks = placement_spec(config).trainer_world_size
         share = max(1, completions // max(1, ranks)) * rollout.tensor_parallel_size
-        running = integer(trainer.args, "vllm_max_num_seqs") or share
+        running = min(running, share)
     return VllmSpec(
         tp=rollout.tensor_parallel_size,
         gpu_memory_utilization=rollout.gpu_memory_utilization,

@@ -1,7 +1,7 @@
 """Parallel layouts of the trainer: which are legal for a model, and all of them."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import lcm
 
 from grpoflow.models.architecture import Architecture
@@ -245,7 +245,25 @@ def _check_expert(arch: Architecture, layout: LayoutSpec) -> list[Problem]:
         problems.append(
             Problem("etp_divides_expert_width", "expert_tensor_parallel_size", layout.etp, why, legal)
         )
+    if layout.ep == 1 and layout.etp != layout.tp:
+        problems.append(_unsummed_experts(arch.moe.experts, layout))
     return problems
+
+
+def _unsummed_experts(experts: int, layout: LayoutSpec) -> Problem:
+    """Expert gradients are reduced over the expert data-parallel ranks only with EP > 1. With EP 1 expert
+    weights carry `allreduce = True` (megatron/core/extensions/transformer_engine.py, TEGroupedLinear, 0.16.0
+    to 0.18.0) and are reduced over the dense data-parallel ranks
+    (megatron/core/distributed/distributed_data_parallel.py). Those leave out the TP ranks, of which each has
+    seen its own part of the sequence; with ETP above TP they mix the parts of an expert."""
+    why = (
+        f"with TP {layout.tp} and ETP {layout.etp} the gradients of the experts are summed over the wrong "
+        "ranks: each TP rank sees a part of every sequence, and the copies of an expert drift apart without "
+        f"an error. Split the experts, or give the experts TP's size too (expert_tensor: {layout.tp})"
+    )
+    rest = layout.world_size // (layout.etp * layout.pp) if layout.world_size else experts
+    legal = nearest(layout.tp, [size for size in divisors(experts) if size > 1 and rest % size == 0], 3)
+    return Problem("ep1_needs_etp_equal_tp", "expert_model_parallel_size", layout.ep, why, legal)
 
 
 def _check_node(layout: LayoutSpec, gpus_per_node: int) -> list[Problem]:
@@ -276,12 +294,11 @@ def enumerate_layouts(
     for pp in degrees:
         for tp in (degree for degree in degrees if degree <= gpus_per_node):
             for cp in degrees:
-                dense = LayoutSpec(world_size, tp, pp, cp)
-                if check_layout(arch, dense, gpus_per_node=gpus_per_node, megatron_core=megatron_core):
-                    continue
                 for ep in expert_degrees:
-                    layout = replace(dense, ep=ep)
-                    if not check_world_size(layout):
+                    layout = LayoutSpec(world_size, tp, pp, cp, ep)
+                    if not check_layout(
+                        arch, layout, gpus_per_node=gpus_per_node, megatron_core=megatron_core
+                    ):
                         yield layout
 
 

@@ -25,6 +25,7 @@ TITLES = {
     "data": "Data (`--data`)",
     "layout": "Layout and placement",
     "memory": "Memory",
+    "model": "Model (`config.json`)",
     "resume": "Checkpoints and resuming",
     "rewards": "Reward functions (`--data`)",
     "rollout": "Rollout and GPUs",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from grpoflow.commands.tuning import MARKS_VOCABULARY
 from grpoflow.plan.inputs import placement_spec
 from grpoflow.plan.layout import check_layout, check_vllm_tp, check_world_size
 from grpoflow.plan.placement import check_placement
@@ -103,6 +104,11 @@ LAYOUT_RULES = {
         "megatron/core/transformer/moe/moe_layer.py:185",
     ),
     "etp_divides_expert_width": ("expert matrices that do not split over the ranks", CORE),
+    "ep1_needs_etp_equal_tp": (
+        "experts whose copies drift apart, because their gradients are not summed over the TP ranks",
+        "megatron/core/extensions/transformer_engine.py (TEGroupedLinear, allreduce), "
+        "megatron/core/distributed/distributed_data_parallel.py",
+    ),
     "tp_within_node": ("tensor parallelism over the network between nodes", "arXiv 1909.08053"),
     "auto_layout_is_legal": ("a batch for which no layout exists", "arithmetic"),
     "auto_layout_fits": ("a model that fits in no layout of these GPUs", "arithmetic"),
@@ -142,6 +148,30 @@ def sft_world_size_fits_layout(subject: Subject) -> Iterator[Finding]:
     if sft is not None and sft.backend == "megatron" and spec is not None:
         for problem in check_world_size(spec):
             yield finding(problem, subject, "sft", rule="sft_world_size_fits_layout")
+
+
+@rule(
+    evidence="megatron-core 0.17.1 megatron/core/tensor_parallel/layers.py (VocabParallelEmbedding, "
+    "ColumnParallelLinear), megatron/core/optimizer/optimizer.py (get_main_grads_for_grad_norm)"
+)
+def vocabulary_counts_in_grad_norm(subject: Subject) -> Iterator[Finding]:
+    """Protects from a grad_norm, and a clipping, that leave out the vocabulary of all TP ranks but
+    the first."""
+    config = subject.config
+    for name, tuner, spec in (
+        ("trainer", config.trainer, subject.layout.spec),
+        ("sft", config.sft, subject.sft_layout.spec),
+    ):
+        if tuner is None or spec is None or spec.tp == 1 or subject.megatron_core >= MARKS_VOCABULARY:
+            continue
+        if tuner.args.get("perform_initialization") is False:
+            version = ".".join(map(str, subject.megatron_core))
+            why = (
+                f"megatron-core {version} marks embedding and output layer as split over TP {spec.tp} only "
+                "where it initialises them; without the mark their gradients count on the first TP rank alone"
+            )
+            legal = ("leave it out", True)
+            yield Finding(f"{name}.args.perform_initialization", False, why, legal)
 
 
 @rules(

@@ -150,12 +150,7 @@ def engine_fits(subject: Subject) -> Iterator[Finding]:
         yield Finding("rollout.mode", "server", why, legal, rule="model_fits_a_rollout_node")
         return
     for problem in memory.problems:
-        found = finding(problem, subject, "trainer")
-        if config.rollout.mode == "colocate" and found.key == "rollout.max_num_seqs":
-            found = Finding(
-                "trainer.args.vllm_max_num_seqs", found.value, found.why, found.legal, found.level, found.rule
-            )
-        yield found
+        yield finding(problem, subject, "trainer")
 
 
 @rule(evidence="vllm#18124", level="refuse")

@@ -78,6 +78,7 @@ KEY_OF_ARGUMENT = {
     "vllm_tensor_parallel_size": "rollout.tensor_parallel_size",
     "vllm_data_parallel_size": "rollout.nodes and rollout.gpus",
     "vllm_gpu_memory_utilization": "rollout.gpu_memory_utilization",
+    "vllm_max_num_seqs": "rollout.max_num_seqs",
     "vllm_enforce_eager": "rollout.enforce_eager",
     "vllm_limit_mm_per_prompt": "rollout.limit_images",
     "vllm_max_lora_rank": "trainer.lora_rank",
@@ -105,8 +106,6 @@ def modelled_key(argument: str, section: str) -> str:
     """
     if argument == "max_length":
         return "sft.max_length" if section == "sft" else "data.max_length"
-    if argument == "vllm_max_num_seqs":
-        return "rollout.max_num_seqs" if section == "rollout" else ""
     if argument in SET_BY_THE_WORKFLOW or (argument == "cached_dataset" and section == "sft"):
         return WORKFLOW
     key = KEY_OF_ARGUMENT.get(argument, "")

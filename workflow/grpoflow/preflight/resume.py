@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from grpoflow.commands import cpu
+
 from .estimate import run_steps, step_time
 from .rules import Finding, rule
 from .subject import Subject
@@ -22,6 +24,33 @@ def run_can_be_resumed(subject: Subject) -> Iterator[Finding]:
     if trainer.backend == "megatron" and trainer.tuner == "lora":
         why += "; of a LoRA run only the merged model is kept then, without the adapter"
     yield Finding("trainer.save_optimizer", False, why, (True,))
+
+
+@rule(
+    evidence="megatron-core 0.16.0 to 0.18.0 megatron/core/optimizer/distrib_optimizer.py: "
+    "load_parameter_state_from_dp_reshardable, the only loader without torch.no_grad"
+)
+def float32_optimizer_can_be_loaded(subject: Subject) -> Iterator[Finding]:
+    """Protects from checkpoints of float32 weights whose distributed optimizer nobody can load: 'a view of a
+    leaf Variable that requires grad is being used in an in-place operation'.
+
+    Shards of bfloat16 weights have a copy in float32 of their own; those of float32 weights are views of the
+    weights, and the loader of the default format writes into them. The two other formats load without
+    gradients.
+    """
+    config = subject.config
+    trainer = config.trainer
+    if trainer.backend != "megatron" or config.model.torch_dtype != "float32" or not trainer.save_optimizer:
+        return
+    args = cpu.arguments(config, cpu.MEGATRON) | trainer.args
+    loadable = ("dist_ckpt_optim_fully_reshardable", "dist_ckpt_save_pre_mcore_014", "use_megatron_fsdp")
+    if args.get("use_distributed_optimizer", True) and not any(args.get(name) for name in loadable):
+        why = (
+            "with torch_dtype float32 the distributed optimizer is saved in a form that megatron-core cannot "
+            "load again: the run could never be resumed. Save it in the other form, or keep it whole on each "
+            "rank with trainer.args.use_distributed_optimizer: false"
+        )
+        yield Finding("trainer.args.dist_ckpt_optim_fully_reshardable", args.get(loadable[0]), why, (True,))
 
 
 @rule(evidence="swift megatron/trainers/base.py: saves at save_steps and at the last iteration", level="warn")

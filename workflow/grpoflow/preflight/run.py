@@ -9,7 +9,20 @@ from grpoflow.config import Config, ConfigError, load_experiments
 from grpoflow.config.load import Problem as ConfigProblem
 
 # the import registers the checks
-from . import arguments, batch, checkpoint, data, layout, memory, resume, rewards, rollout, suppress, versions  # noqa: F401
+from . import (  # noqa: F401
+    arguments,
+    batch,
+    checkpoint,
+    data,
+    layout,
+    memory,
+    model,
+    resume,
+    rewards,
+    rollout,
+    suppress,
+    versions,
+)
 from .report import Problem, Report, Skipped, Suppressed, join
 from .rules import CHECKS, Finding, Need, all_rules
 from .subject import Subject
