@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from grpoflow.files import read_json
-from grpoflow.launch.quality import Quality, accepted_checkpoint, refusal
+from grpoflow.launch.quality import Quality, accepted_checkpoint, judge_what_was_left, refusal
 from grpoflow.launch.run import Launch, RunDirectory
 from scene import Scene, launch
 
@@ -177,3 +177,15 @@ def test_a_loss_that_is_not_finite_ends_the_attempt(found: Found) -> None:
     produced.step(8, loss=float("nan"))
     assert [finding.gate for finding in quality.look()] == ["finite"]
     assert quality.sound_step == 7
+
+
+@pytest.mark.parametrize(("texts", "sound"), [(SOUND, True), (["!" * 40] * 16, False)])
+def test_what_a_killed_supervisor_did_not_judge(found: Found, texts: list[str], sound: bool) -> None:
+    produced, settings = found
+    judge_what_was_left(produced.run, settings, "1.0.1")
+    assert not produced.run.first_rollout.exists()
+    produced.rollout(texts)
+    for step in range(1, 7):
+        produced.step(step)
+    judge_what_was_left(produced.run, settings, "1.0.1")
+    assert produced.run.first_rollout.is_file() == sound

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from grpoflow.files import write_json
-from grpoflow.launch import verdict
+from grpoflow.launch import quality
 from grpoflow.launch.run import AttemptKey, Launch, RunDirectory
 from grpoflow.launch.verdict import fruitless_attempts, judge
 from scene import Scene, launch
@@ -30,7 +30,8 @@ def trained(run: RunDirectory, steps: int) -> None:
 
 def saved(monkeypatch: pytest.MonkeyPatch, run: RunDirectory, step: int) -> None:
     newest = type("Newest", (), {"step": step, "path": run.output})
-    monkeypatch.setattr(verdict, "newest_checkpoint", lambda _: newest if step else None)
+    monkeypatch.setattr(quality, "newest_checkpoint", lambda _: newest if step else None)
+    write_json(run.first_rollout, {})
 
 
 def attempts(run: RunDirectory, *resumed_and_ended: tuple[int, str], job: str = "1") -> None:
@@ -100,3 +101,13 @@ def test_attempts_of_continued_jobs_count_and_those_of_former_ones_do_not(
         attempts(run[0], (0, "failed"), job=job)
     assert fruitless_attempts(run[0], ["9", "10"]) == 2
     assert [attempt.path.name for attempt in run[0].attempts(["9", "10"])] == ["9.0.0", "10.0.0"]
+
+
+def test_a_checkpoint_of_an_unjudged_rollout_is_no_progress(
+    run: tuple[RunDirectory, Launch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not resumed from, so attempts that make one again and again would never end."""
+    saved(monkeypatch, run[0], 4)
+    run[0].first_rollout.unlink()
+    attempts(run[0], (0, "failed"), (0, "failed"), (0, "failed"))
+    assert fruitless_attempts(run[0], ["1"]) == 3

@@ -315,12 +315,13 @@ def test_16_budget_used_up(runs: Runs) -> None:
 
 @together
 def test_garbage_after_the_first_sync(runs: Runs) -> None:
-    """Said with its known causes and not tried again; nothing that was saved of it counts."""
+    """Said with its known causes and not tried again; nothing that was saved of it counts. The trainer may be
+    faster than the look at the servers, which then finds it."""
     (runs.directory / "garbage").touch()
     rl = runs.new({"trainer": {"save_steps": 1}}, speeds={"FAULTS": str(runs.directory)})
     driver = rl.drive()
     assert driver.wait() == 1
-    assert "one symbol: 100% of 64 completions: one symbol repeated. Known causes:" in driver.said
+    assert "completions: one symbol repeated. Known causes:" in driver.said
     assert "ms-swift PR#9060" in driver.said
     assert [end["status"] for end in rl.ends()] == ["failed"]
     assert not list(rl.run.output.glob("checkpoint-*"))

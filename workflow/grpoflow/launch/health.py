@@ -9,8 +9,6 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Literal
 
-from grpoflow.gates import is_one_symbol
-
 from .guard import descendants
 from .processes import process_start
 
@@ -87,7 +85,7 @@ def check_completion(host: str, port: int, prompt: str) -> str:
     """Ask for one completion and return its text.
 
     Raises:
-        ServerUnwell: the request failed, or the completion is empty or one symbol repeated.
+        ServerUnwell: the request failed, or the completion is empty.
     """
     body = {
         "infer_requests": [{"messages": [{"role": "user", "content": prompt}]}],
@@ -105,8 +103,6 @@ def check_completion(host: str, port: int, prompt: str) -> str:
         raise ServerUnwell(f"http://{host}:{port}/infer/ failed: {error!r}") from error
     if not text.strip():
         raise ServerUnwell(f"http://{host}:{port}/infer/ returned an empty completion")
-    if is_one_symbol(text):  # before any weight sync: the engine itself is wrong (ms-swift#9787)
-        raise ServerUnwell(f"http://{host}:{port}/infer/ returned {text!r}, garbage")
     return text
 
 

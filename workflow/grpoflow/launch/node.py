@@ -22,6 +22,7 @@ from typing import Any
 from grpoflow.checkpoints import newest_checkpoint, set_aside_incomplete
 from grpoflow.commands.train import Server
 from grpoflow.files import create_once, new_log_directory, read_json, write_json
+from grpoflow.gates import judge_completions
 
 from . import slurm
 from .background import Background
@@ -36,7 +37,7 @@ from .memory import oom_kills
 from .ports import NoFreePorts, is_free, port_block
 from .process import how_it_ended, tail_text
 from .processes import process_start
-from .quality import Quality, accepted_checkpoint, refusal
+from .quality import Quality, accepted_checkpoint, judge_what_was_left, refusal
 from .resume import layout_of
 from .roles import Roles
 from .run import Attempt, Launch, RunDirectory, Status
@@ -180,6 +181,7 @@ class Node:
         except NoFreePorts as error:
             self._end("failed", str(error))
         self.run.reserve.write_bytes(bytes(RESERVED_BYTES))
+        judge_what_was_left(self.run, self.launch, str(key))
         newest = accepted_checkpoint(self.run)
         aside = set_aside_incomplete(self.run.output, newest)
         facts = {
@@ -299,9 +301,14 @@ class Node:
             self._check()
             time.sleep(POLL_SECONDS)
         try:
-            print(f"{address} completes: {asked.result()!r}", flush=True)
+            text = asked.result()
         except ServerUnwell as error:
             self._end("failed", str(error))
+        print(f"{address} completes: {text!r}", flush=True)
+        # one text alone: of a model that was not trained it may well be odd
+        found = [finding for finding in judge_completions([text]) if finding.gate == "one symbol"]
+        if found and self.launch.config.trainer.quality_gate == "stop":
+            self._end("failed", f"{address}/infer/ returned {text!r}: {refusal(found)}", lasting=True)
 
     # supervision
 

@@ -42,6 +42,8 @@ class Quality:
     launch: Launch
     attempt: str
     resume_step: int
+    from_start: bool = False
+    """Read what a former attempt left, and not only what is new."""
     judged: bool = False
     """The first rollout was looked at, and the attempt goes on."""
     sound_step: int = field(init=False)
@@ -57,8 +59,8 @@ class Quality:
     def __post_init__(self) -> None:
         self.sound_step = self.resume_step
         self.steps = [step for step in read_steps(self.run.log) if step["step"] <= self.resume_step]
-        self.log = LogFollower(self.run.log)
-        self.completions = Follower(self.run.completions)
+        self.log = LogFollower(self.run.log, from_start=self.from_start)
+        self.completions = Follower(self.run.completions, from_start=self.from_start)
 
     def look(self, *, last: bool = False) -> list[Finding]:
         """Read what is new and judge it; return what the attempt must not go on with. `last`: the trainer has
@@ -150,3 +152,9 @@ def refusal(found: Sequence[Finding]) -> str:
 def accepted_checkpoint(run: RunDirectory) -> RunCheckpoint | None:
     """The newest complete checkpoint; none before a first rollout of the run was found to be sound."""
     return newest_checkpoint(run.output) if run.first_rollout.is_file() else None
+
+
+def judge_what_was_left(run: RunDirectory, launch: Launch, attempt: str) -> None:
+    """Judge the first rollout of an attempt whose supervisor died before it did."""
+    if not run.first_rollout.is_file():
+        Quality(run, launch, attempt, 0, from_start=True).look(last=True)

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from grpoflow.checkpoints import newest_checkpoint
 from grpoflow.files import read_json
 from grpoflow.metrics import read_steps
 
+from .quality import accepted_checkpoint
 from .run import Launch, RunDirectory
 
 Action = Literal["end", "again", "requeue"]
@@ -58,7 +58,7 @@ def fruitless_attempts(run: RunDirectory, jobs: Sequence[str]) -> int:
 
     Those that Slurm or a person ended count for nothing: they say nothing about the run.
     """
-    newest = newest_checkpoint(run.output)
+    newest = accepted_checkpoint(run)
     step = newest.step if newest else 0
     count = 0
     for attempt in reversed(run.attempts(jobs)):
