@@ -10,24 +10,27 @@ from typing import Any
 
 from swift.rewards import ORM, orms
 
-_ANSWER = re.compile(r"<answer>\s*(-?\d+)\s*</answer>")
 # with --enable_thinking false ms-swift puts the empty think block in front of the completion
-_WELL_FORMED = re.compile(r"(?s)(?:.*</think>)?\s*<answer>\s*-?\d+\s*</answer>\s*")
+_WELL_FORMED = re.compile(r"(?s)(?:.*</think>)?\s*<answer>\s*(-?\d+)\s*</answer>\s*")
 
 
 class ArithmeticAccuracy(ORM):  # type: ignore[misc]
-    """1 if the last `<answer>` is the solution."""
+    """1 if the completion is one `<answer>` with the solution and nothing else after the thinking.
+
+    A first form took the last `<answer>` wherever it stood. The policy found that: after 80 steps it wrote answer
+    after answer up to the length limit, and the reward fell back to where it had started.
+    """
 
     def __call__(self, completions: list[str], solution: list[str], **_columns: Any) -> list[float]:
-        rewards = []
-        for completion, right in zip(completions, solution, strict=True):
-            answers = _ANSWER.findall(completion)
-            rewards.append(1.0 if answers and answers[-1] == str(right).strip() else 0.0)
-        return rewards
+        answers = [_WELL_FORMED.fullmatch(completion) for completion in completions]
+        return [
+            1.0 if answer and answer[1] == str(right).strip() else 0.0
+            for answer, right in zip(answers, solution, strict=True)
+        ]
 
 
 class ArithmeticFormat(ORM):  # type: ignore[misc]
-    """1 if the completion is one `<answer>` with a whole number and nothing else after the thinking."""
+    """1 if the completion is one `<answer>` with a whole number, right or wrong."""
 
     def __call__(self, completions: list[str], **_columns: Any) -> list[float]:
         return [1.0 if _WELL_FORMED.fullmatch(completion) else 0.0 for completion in completions]

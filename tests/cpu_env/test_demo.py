@@ -196,8 +196,8 @@ THINK = "<think>\n\n</think>\n\n"
         (THINK + "4", 0.0, 0.0),
         (THINK + "<answer>4", 0.0, 0.0),
         (THINK + "<answer>four</answer>", 0.0, 0.0),
-        (THINK + "<answer>5</answer><answer>4</answer>", 1.0, 0.0),
-        (THINK + "<answer>4</answer> or so", 1.0, 0.0),
+        (THINK + "<answer>5</answer><answer>4</answer>", 0.0, 0.0),
+        (THINK + "<answer>4</answer> or so", 0.0, 0.0),
         ("", 0.0, 0.0),
     ],
 )
