@@ -229,6 +229,25 @@ def test_auto_prefers_no_parallelism_where_it_fits() -> None:
     assert auto("0.8B", 8) == (1, 1, 1, 1)
 
 
+def test_auto_splits_no_small_model_over_two_gpus() -> None:
+    """The SFT of benchmarks/gpu: 0.52 s per step on one GPU, 0.70 s with tensor parallel 2."""
+    spec = TrainerSpec(32 * 128, recompute="none", reference_model=False)
+    choice = choose_layout(arch_of("0.8B"), 2, GPUS["H200"], BatchSpec(64, 32, 1), spec, 64)
+    assert choice.best.layout.model_size == 1
+    (split,) = (c for c in choice.ranked if c.layout.tp == 2)
+    assert split.step_seconds > choice.best.step_seconds
+
+
+def test_auto_takes_a_split_for_a_reason_only() -> None:
+    """TP 4 without a pipeline is 3 % faster here than TP 1 with two stages."""
+    spec = TrainerSpec(8192, recompute="full")
+    choice = choose_layout(arch_of("35B-A3B"), 16, A800, BatchSpec(128, num_generations=1), spec, 4096)
+    fastest = min(c.step_seconds for c in choice.ranked if c.fits)
+    assert fastest < choice.best.step_seconds < 1.12 * fastest
+    assert choice.ranked[0] == choice.best
+    assert "the least split within 10% of the fastest (TP" in choice.reason
+
+
 def test_auto_ranks_and_explains() -> None:
     batch = BatchSpec(64)
     choice = choose_layout(arch_of("9B"), 8, A800, batch, TrainerSpec(8192, recompute="full"), 3000)

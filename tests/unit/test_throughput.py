@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from grpoflow.models.architecture import Architecture
-from grpoflow.models.counts import flops_per_token
+from grpoflow.models.counts import count_parameters, flops_per_token
 from grpoflow.plan.batch import BatchSpec, SwiftBatchSpec, resolve_batch, resolve_swift_batch
 from grpoflow.plan.hardware import GPUS
 from grpoflow.plan.layout import LayoutSpec
@@ -22,6 +22,7 @@ from grpoflow.plan.throughput import (
     micro_batch_seconds,
     rollout_seconds,
     touched_experts,
+    zero3_seconds,
 )
 
 CONFIGS = Path(__file__).parents[1] / "data" / "configs"
@@ -213,3 +214,41 @@ def test_storage_of_a_run() -> None:
     assert (storage.per_checkpoint, storage.kept, storage.peak) == (100, 200, 300)
     assert run_storage(100, 100, 30, None).kept == 400
     assert run_storage(100, 100, 200, 2).peak == 100
+
+
+# --- small models, ZeRO-3 ---
+
+
+def test_a_small_layer_takes_as_long_as_its_launch() -> None:
+    """24 layers in 3 passes, each of which takes a millisecond at least."""
+
+    def one(size: str, tokens: float) -> float:
+        return micro_batch_seconds(arch_of(size), LayoutSpec(1), A800, tokens, tokens, 8, ASSUMED)
+
+    assert one("0.8B", 16) == pytest.approx(24 * 3 * 1e-3)
+    assert one("0.8B", 16) == one("0.8B", 32)
+    assert one("9B", 4096) == pytest.approx(one("9B", 2048) * 2, rel=0.1)
+
+
+def test_zero3_moves_three_times_the_parameters() -> None:
+    """arXiv 1910.02054, section 7.2.2; 8 ranks over NVLink at 70 % of 200 GB/s one way."""
+    arch = arch_of("9B")
+    counts = count_parameters(arch)
+    expected = 3 * 2 * (counts.text + counts.visual) * 7 / 8 / 140e9
+    assert zero3_seconds(arch, 8, A800, 8, ASSUMED) == pytest.approx(expected)
+    assert zero3_seconds(arch, 8, A800, 8, ASSUMED, frozen=True) == pytest.approx(expected * 2 / 3)
+    assert zero3_seconds(arch, 1, A800, 8, ASSUMED) == 0
+    assert zero3_seconds(arch, 16, A800, 8, ASSUMED) > 5 * expected
+
+
+def test_zero3_gathers_for_every_micro_batch() -> None:
+    layout, arch = LayoutSpec(8), arch_of("9B")
+    updates = []
+    for size in (1, 4):
+        batch = resolve_swift_batch(SwiftBatchSpec(8, size, 16 // size, num_generations=8))
+        plain, zero3 = (
+            seconds(estimate_step(arch, layout, batch, A800, VllmSpec(2), 4, WORK, zero3=on), "update")
+            for on in (False, True)
+        )
+        updates.append(zero3 - plain + gradient_seconds(arch, layout, A800, 8, ASSUMED))
+    assert updates[0] == pytest.approx(4 * updates[1])

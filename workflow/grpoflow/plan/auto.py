@@ -1,4 +1,5 @@
-"""The `auto` layout of the trainer: the fastest legal one that fits in memory, with the alternatives."""
+"""The `auto` layout of the trainer: of the legal ones that fit in memory the fastest, or one that splits less
+where the estimate sees no difference worth a split; with the alternatives."""
 
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,10 @@ from grpoflow.plan.throughput import (
 MEMORY_SHARE = 0.92
 """Share of the GPU that the estimate may fill: it is a lower bound (see memory.NOT_MODELLED)."""
 
+WORTH_A_SPLIT = 0.10
+"""Share of the time that a layout must save to be taken before one that splits the model over fewer ranks:
+the estimate is not finer than that, and narrow matrices are other kernels, each to be tuned again."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -45,7 +50,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen layout, why, and all legal layouts: those that fit by time, then the others by memory."""
+    """The chosen layout, why, and all legal layouts: the chosen one, the others that fit by time, then the
+    rest by memory."""
 
     best: Candidate
     reason: str
@@ -109,15 +115,20 @@ def choose_layout(
     if not candidates:
         raise PlanError([_no_legal_layout(arch, world_size, batch)])
     ranked = sorted(candidates, key=lambda c: (not c.fits, c.step_seconds if c.fits else c.peak))
-    best = ranked[0]
-    if not best.fits:
-        raise PlanError([_no_room(best, gpu, trainer)])
-    fitting = sum(candidate.fits for candidate in candidates)
+    fitting = [candidate for candidate in ranked if candidate.fits]
+    if not fitting:
+        raise PlanError([_no_room(ranked[0], gpu, trainer)])
+    fastest = fitting[0]
+    alike = [c for c in fitting if c.step_seconds * (1 - WORTH_A_SPLIT) <= fastest.step_seconds]
+    best = min(alike, key=lambda c: (c.layout.model_size, c.step_seconds))
+    chosen = "the fastest"
+    if best is not fastest:
+        chosen = f"the least split within {WORTH_A_SPLIT:.0%} of the fastest ({fastest})"
     reason = (
-        f"{best}; the fastest of {fitting} layouts that fit in {MEMORY_SHARE:.0%} of {gpu.memory / GIB:.1f} "
-        f"GiB, out of {len(candidates)} legal ones"
+        f"{best}; {chosen} of {len(fitting)} layouts that fit in {MEMORY_SHARE:.0%} of "
+        f"{gpu.memory / GIB:.1f} GiB, out of {len(candidates)} legal ones"
     )
-    return Choice(best, reason, tuple(ranked))
+    return Choice(best, reason, (best, *(candidate for candidate in ranked if candidate is not best)))
 
 
 def _no_legal_layout(arch: Architecture, world_size: int, batch: BatchSpec) -> Problem:

@@ -28,6 +28,10 @@ class Assumptions:
             collectives that are
             counted: TP narrows the matrices, CP shortens the sequences of each rank and pads every sample,
             and in a pipeline micro batches of different lengths wait for each other.
+        layer_overhead: Seconds that one layer takes at least, in each of the three passes of forward and
+            backward, however small it is: Python launches its kernels one by one. Seen: 3.6 ms of the 0.8B
+            shape on an H200 that other programs used too (benchmarks/gpu/README.md: 0.52 s for 2 micro
+            batches of 24 layers); alone it would be less.
         decode_bandwidth: Share of the memory bandwidth that decoding reaches.
         decode_step_overhead: Seconds per decoding step for scheduling and sampling.
         link_efficiency: Share of a link's one-way bandwidth that a collective reaches.
@@ -45,6 +49,7 @@ class Assumptions:
     tp_doubling: float = 0.97
     cp_doubling: float = 0.90
     pp_doubling: float = 0.95
+    layer_overhead: float = 1e-3
     decode_bandwidth: float = 0.6
     decode_step_overhead: float = 0.004
     link_efficiency: float = 0.7
@@ -204,7 +209,8 @@ def micro_batch_seconds(
     )
     rate = training_rate(arch, gpu, assumptions) * left
     compute = passes * tokens * slowest / (layout.tp * layout.cp) / rate
-    return compute + communication_seconds(
+    launched = passes * max(1.0, arch.layers / layout.pp) * assumptions.layer_overhead
+    return max(compute, launched) + communication_seconds(
         arch, layout, gpu, tokens, gpus_per_node, assumptions, full_recompute=full_recompute
     )
 
@@ -229,6 +235,23 @@ def gradient_seconds(
             volume = (4 + BF16) * parameters / split * (replicas - 1) / replicas
             seconds += volume / _link(gpu, layout.world_size // layout.pp, gpus_per_node, assumptions)
     return seconds
+
+
+def zero3_seconds(
+    arch: Architecture,
+    ranks: int,
+    gpu: Gpu,
+    gpus_per_node: int,
+    assumptions: Assumptions,
+    *,
+    frozen: bool = False,
+) -> float:
+    """Collectives of one micro batch under ZeRO stage 3: the bf16 weights are gathered for the forward pass
+    and again for the backward pass, and the gradients scattered; 3 x the parameters in all (Rajbhandari et
+    al., arXiv 1910.02054, section 7.2.2). With ``frozen`` weights there are no gradients worth counting."""
+    counts = count_parameters(arch)
+    volume = (2 if frozen else 3) * BF16 * (counts.text + counts.visual) * (ranks - 1) / ranks
+    return volume / _link(gpu, ranks, gpus_per_node, assumptions)
 
 
 # --- rollout ---
@@ -304,6 +327,7 @@ def estimate_step(
     frozen: bool = False,
     uses_reference: bool = True,
     servers: int = 1,
+    zero3: bool = False,
     assumptions: Assumptions = DEFAULT_ASSUMPTIONS,
 ) -> StepTime:
     """Time of one rollout cycle.
@@ -313,6 +337,7 @@ def estimate_step(
         engines: vLLM engines over all servers (DP size x servers; in colocate mode world size / vllm.tp).
         uses_reference: beta > 0: one forward pass of the reference over every completion.
         servers: Rollout servers that weights are broadcast to, one after the other; 0 in colocate mode.
+        zero3: Every rank holds a part of all weights, which it gathers for each micro batch (swift backend).
     """
     rate = training_rate(arch, gpu, assumptions)
     mfu = f"{rate / gpu.bf16_flops:.0%} of {gpu.bf16_flops / 1e12:.0f} TFLOP/s"
@@ -332,6 +357,10 @@ def estimate_step(
         micro_batch_seconds(arch, layout, gpu, tokens, workload.mean_length, gpus_per_node, assumptions) / 3
     )
     forward /= assumptions.forward_mfu_gain
+    gradients = gradient_seconds(arch, layout, gpu, gpus_per_node, assumptions)
+    if zero3:
+        gathers = zero3_seconds(arch, layout.world_size, gpu, gpus_per_node, assumptions, frozen=frozen)
+        train, forward, gradients = train + gathers, forward + gathers / (2 if frozen else 3), 0.0
     slots = pipeline_passes(layout.pp, batch.gradient_accumulation)
     updates = batch.updates_per_rollout
     phases = [
@@ -355,7 +384,7 @@ def estimate_step(
     phases.append(
         PhaseTime(
             "update",
-            updates * (slots * train + gradient_seconds(arch, layout, gpu, gpus_per_node, assumptions)),
+            updates * (slots * train + gradients),
             f"{updates:g} steps of {batch.gradient_accumulation} micro batches at {mfu}; collectives not "
             "overlapped",
         )

@@ -39,6 +39,7 @@ from grpoflow.plan.throughput import (
     gradient_seconds,
     micro_batch_seconds,
     pipeline_passes,
+    zero3_seconds,
 )
 
 from .subject import Subject
@@ -155,7 +156,12 @@ def step_time(subject: Subject) -> StepTime | None:
         frozen=trainer.tuner == "lora",
         uses_reference=trainer.beta > 0,
         servers=0 if rollout.mode == "colocate" else max(1, rollout.nodes),
+        zero3=_zero3(trainer),
     )
+
+
+def _zero3(tuner: TunerConfig) -> bool:
+    return tuner.backend == "swift" and tuner.deepspeed == "zero3"
 
 
 def run_steps(subject: Subject) -> int | None:
@@ -203,8 +209,14 @@ def sft_time(subject: Subject) -> SftTime | None:
         frozen=sft.tuner == "lora",
     )
     passes = max(1, sft.global_batch_size // (sft.micro_batch_size * layout.dp_size))
-    seconds = pipeline_passes(layout.pp, passes) * one
-    seconds += gradient_seconds(arch, layout, gpu, per_node, DEFAULT_ASSUMPTIONS)
+    if _zero3(sft):
+        gathers = zero3_seconds(
+            arch, layout.world_size, gpu, per_node, DEFAULT_ASSUMPTIONS, frozen=sft.tuner == "lora"
+        )
+        seconds = passes * (one + gathers)
+    else:
+        seconds = pipeline_passes(layout.pp, passes) * one
+        seconds += gradient_seconds(arch, layout, gpu, per_node, DEFAULT_ASSUMPTIONS)
     steps, rows = sft.train_steps, count_rows(sft.dataset)
     if steps is None and rows is not None and sft.epochs is not None:
         steps = rows * sft.epochs // sft.global_batch_size
