@@ -95,6 +95,15 @@ def test_a_run_without_any_reward() -> None:
     assert "S07-length-at-the-cap" in ids(diagnosis, "slow")
 
 
+def test_a_policy_that_found_what_the_reward_overlooks() -> None:
+    """The embedded default with a reward that took the last answer, wherever it stood."""
+    diagnosis = diagnose([LOGS / "reward_hacking"])
+    assert ids(diagnosis, "cause") == ["N07-reward-rises-and-falls", "N08-reward-part-falls"]
+    rise, part = diagnosis.findings[:2]
+    assert "reward 0.47 at first, 0.57 at its best, 0.40 at the end" in rise.text
+    assert "ArithmeticFormat 1.00 at first, 0.30 at the end; completions 8 -> 16 tokens" in part.text
+
+
 def test_a_reward_of_none_is_a_warning_when_the_run_went_on() -> None:
     assert ids(diagnose([LOGS / "single/none.log"])) == ["F146-reward-none"]
 

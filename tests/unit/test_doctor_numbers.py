@@ -101,6 +101,29 @@ def test_a_reward_that_falls_at_the_first_sync(rewards: list[float], falls: bool
     assert found == (["N04-reward-falls-at-first-sync"] if falls else [])
 
 
+@pytest.mark.parametrize(
+    ("ends", "found"),
+    [
+        ((0.3, 0.6, 0.3), ["N07-reward-rises-and-falls"]),
+        ((0.3, 0.6, 0.5), []),  # above three quarters of the best
+        ((0.3, 0.5, 0.8), []),
+    ],
+)
+def test_a_reward_that_rises_and_falls(ends: tuple[float, ...], found: list[str], tmp_path: Path) -> None:
+    rewards = [reward + 0.02 * (step % 3 - 1) for reward in ends for step in range(12)]
+    records = [record(step, 10.0 * step, reward=reward) for step, reward in enumerate(rewards, 1)]
+    assert ids(diagnose([run(tmp_path, records)])) == found
+
+
+@pytest.mark.parametrize(("end", "found"), [(0.4, ["N08-reward-part-falls"]), (0.6, []), (1.0, [])])
+def test_a_reward_function_that_is_given_up(end: float, found: list[str], tmp_path: Path) -> None:
+    values = [1.0] * 15 + [end] * 15
+    records = [
+        {**record(step, 10.0 * step), "rewards/Format/mean": value} for step, value in enumerate(values, 1)
+    ]
+    assert ids(diagnose([run(tmp_path, records)])) == found
+
+
 def test_sft_that_learns_nothing(tmp_path: Path) -> None:
     zero = {"loss": 0.0, "grad_norm": 1.0, "token_acc": 0.0, "elapsed_time": "9s"}
     sft = [{**zero, "global_step/max_steps": f"{step}/9"} for step in range(1, 5)]

@@ -11,7 +11,7 @@ from typing import Any
 from grpoflow.facts.versions import VersionError, meets
 
 from .findings import Finding
-from .numbers import Training
+from .numbers import PART, WINDOW, Training
 from .rules import finding
 from .scan import LogFacts
 from .split import Split
@@ -25,6 +25,7 @@ MIN_SHARE = 0.15
 MIN_TUNING_SECONDS = 30.0
 MIN_TUNING_KEYS = 5
 RANDOM_LOSS = 11.0
+FALL = 0.25  # share of the best mean reward
 DOMINATES = {"rollout": 0.8, "log-probs": 0.4, "sync": 0.2, "rewards": 0.2}
 MOE = re.compile(r"moe|-A\d+(?:\.\d+)?B\b", re.IGNORECASE)
 FLA = re.compile(r"^(?:fla-core|flash-linear-attention)==(\S+)", re.MULTILINE | re.IGNORECASE)
@@ -47,11 +48,37 @@ def silent_failures(training: Training, args: Mapping[str, Any]) -> Iterator[Fin
         yield finding("N03-empty-completions", path, line, text)
     if fall := _reward_fall(training, args):
         yield finding("N04-reward-falls-at-first-sync", path, training.first[1][0], fall)
+    else:
+        yield from _unlearning(training)
     if not training.grpo and training.zero_sft >= MIN_RECORDS:
         text = f"loss 0 and token_acc 0 in {training.zero_sft} records"
         yield finding("N05-sft-loss-zero", path, line, text)
     if not training.grpo and training.first_loss > RANDOM_LOSS:
         yield finding("N06-weights-not-loaded", path, line, f"first loss {training.first_loss:.2f}")
+
+
+def _unlearning(training: Training) -> Iterator[Finding]:
+    """A reward that rose and fell again; reward functions that fall while the reward is earned elsewhere."""
+    reward = training.trends.get("reward")
+    if reward is None or reward.count < 3 * WINDOW:
+        return
+    seen = []
+    if length := training.trends.get("completions/mean_length"):
+        seen.append(f"completions {length.first:.0f} -> {length.last:.0f} tokens")
+    if flat := training.trends.get("frac_reward_zero_std"):
+        seen.append(f"groups without signal {flat.first:.0%} -> {flat.last:.0%}")
+    after = "; ".join(["", *seen])
+    fall = reward.best - reward.last
+    if fall > FALL * abs(reward.best) and fall > 3 * reward.noise:
+        text = (
+            f"reward {reward.first:.2f} at first, {reward.best:.2f} at its best, {reward.last:.2f} at the end"
+        )
+        yield finding("N07-reward-rises-and-falls", training.path, reward.best_line, text + after)
+    for name, trend in training.trends.items():
+        part = PART.fullmatch(name)
+        if part and trend.first - trend.last > max(0.5 * trend.first, 4 * trend.noise) > 0:
+            text = f"{part[1]} {trend.first:.2f} at first, {trend.last:.2f} at the end"
+            yield finding("N08-reward-part-falls", training.path, training.last_line, text + after)
 
 
 def _reward_fall(training: Training, args: Mapping[str, Any]) -> str:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import statistics
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 
 LINE_BYTES = 1 << 20
 FIRST = 8
+WINDOW = 10  # records of a mean that is compared over time
 STEP_KEYS = ("iteration", "global_step/max_steps")
 STEP = re.compile(r"(\d+)/(\d+)")
 SPAN = re.compile(r"(?:(\d+)d )?(?:(\d+)h )?(?:(\d+)m )?(\d+)s")
@@ -63,16 +66,46 @@ class Intervals:
 
 
 @dataclass
+class Trend:
+    """A number at the start, at its best and at the end, each as the mean of WINDOW records."""
+
+    count: int = 0
+    first: float = math.nan
+    best: float = -math.inf
+    best_line: int = 0
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+    def add(self, value: float, line: int) -> None:
+        self.count += 1
+        self.recent.append(value)
+        if self.count == WINDOW:
+            self.first = self.last
+        if self.count >= WINDOW and self.last > self.best:
+            self.best, self.best_line = self.last, line
+
+    @property
+    def last(self) -> float:
+        return statistics.fmean(self.recent) if self.recent else math.nan
+
+    @property
+    def noise(self) -> float:
+        """Standard error of `last`."""
+        return statistics.pstdev(self.recent) / math.sqrt(len(self.recent)) if self.recent else math.nan
+
+
+@dataclass
 class Training:
     """What one `logging.jsonl` says.
 
     values: running means by field name. first: the first FIRST records, as (line, step, reward). bad_line:
     the first line with a NaN or infinite loss or gradient. zero_sft: records whose loss and token_acc are 0.
+    trends: of the reward, of each reward function (its name in `rewards/NAME/mean`) and of TREND.
     """
 
     path: Path
     save_steps: int = 0
     values: dict[str, Mean] = field(default_factory=dict)
+    trends: dict[str, Trend] = field(default_factory=dict)
     first: list[tuple[int, int, float]] = field(default_factory=list)
     grpo: bool = False
     records: int = 0
@@ -113,6 +146,8 @@ KEPT = (
     "rollout_correction/k3_kl",
     "step_time",
 )
+TREND = ("reward", "completions/mean_length", "frac_reward_zero_std")
+PART = re.compile(r"rewards/(.+)/mean")
 
 
 def read(path: Path, save_steps: int) -> Training:
@@ -172,6 +207,10 @@ def _add(training: Training, number: int, record: dict[str, Any]) -> tuple[int, 
             training.bad_line, training.bad_text = number, f"{name} {record[name]}"
         if math.isfinite(value):
             training.values.setdefault(name, Mean()).add(value)
+    for name in (*TREND, *filter(PART.fullmatch, record)):
+        value = number_of(record, name)
+        if math.isfinite(value):
+            training.trends.setdefault(name, Trend()).add(value, number)
     if training.records == 1:
         training.first_loss = number_of(record, "loss")
     training.zero_sft += record["loss"] == 0 and record.get("token_acc") == 0
