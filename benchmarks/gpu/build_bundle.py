@@ -43,7 +43,6 @@ UNUSED = {
     "orchestrator": [
         "pulp/solverdir/cbc",
         "docutils/writers/*/*.sty",
-        "snakemake/report/html_reporter/data/*",
     ],
 }
 # absent from the cuBLAS 13.1.0.3 of torch 2.11.0, with which Transformer Engine would refuse to load; nothing

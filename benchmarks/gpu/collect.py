@@ -42,6 +42,17 @@ def resumed_prompts(completions: Path, resumed_from: int) -> dict[str, int]:
     return {"rollouts_made_twice": len(pairs), "of_them_for_the_same_prompts": same}
 
 
+def attempt(directory: Path) -> dict[str, Any]:
+    """Where an attempt began and how it ended."""
+    end = read(directory / "end.json") or {}
+    return {
+        "attempt": directory.name,
+        "resume_step": read(directory / "attempt.json")["resume_step"],
+        "status": end.get("status"),
+        "cause": str(end.get("cause", "")).partition("\n")[0],
+    }
+
+
 def evaluation(manifest: dict[str, Any] | None) -> dict[str, Any] | None:
     if manifest is None:
         return None
@@ -66,7 +77,7 @@ def main(directory: Path, experiment: str, result: Path, note: str) -> None:
     log = (directory / "dag.log").read_text(encoding="utf-8", errors="replace")
     killed = read(directory / "killed.json")
     facts: dict[str, Any] = {
-        "experiment": directory.name,
+        "experiment": result.stem,
         "note": note,
         "state": "complete" if (own / "report.html").is_file() else "not complete",
         "snakemake_exit_codes": [int(code) for code in re.findall(r"^\d+ end rc (\d+)$", log, re.M)],
@@ -75,12 +86,15 @@ def main(directory: Path, experiment: str, result: Path, note: str) -> None:
         "evaluation": evaluation(read(own / "evaluation/manifest.json")),
         "killed_at_step": killed and killed["step"],
     }
+    if queue := re.search(r"^JOBID .*\n(?:\d+ .*\n)+", log, re.M):
+        facts["squeue"] = queue[0].splitlines()
     facts["sft_loss"] = next((m["loss"] for m in manifests if m["stage"] == "sft"), None)
     if run is not None:
         facts["steps"] = steps(run / "logging.jsonl")
-        if killed:
-            attempts = sorted(run.parent.glob("attempts/*/attempt.json"), key=lambda p: read(p)["started"])
-            facts["resumed_from_step"] = read(attempts[-1])["resume_step"]
+        attempts = sorted(run.parent.glob("attempts/*/attempt.json"), key=lambda p: read(p)["started"])
+        facts["attempts"] = [attempt(path.parent) for path in attempts]
+        if killed and len(attempts) > 1:
+            facts["resumed_from_step"] = facts["attempts"][-1]["resume_step"]
             facts |= resumed_prompts(run / "completions.jsonl", facts["resumed_from_step"])
     if train := read(own / "train.json"):
         facts |= {"step": train["step"], "reward": train["reward"]}

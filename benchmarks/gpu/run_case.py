@@ -1,62 +1,69 @@
 """Run one case of cases.yaml and write what it took: `python run_case.py PREFIX CASE RESULT.json [SECONDS]`.
 
-The command line is the workflow's own (grpoflow.commands); the prediction is that of its plan. Rows are as
-long as `max_length` allows, so that measured and predicted tokens agree. RESULT.json holds versions, GPU,
-seed, the metrics of every step, the predicted items and the measured peak of the CUDA allocator and of the
-driver. It is written also when the program fails or the time is up.
+The command lines are the workflow's own (grpoflow.commands); the prediction is that of its plan. Rows are as
+long as the configuration allows, so that measured and predicted tokens agree (`rows: mixed`: of 8 different
+lengths). RESULT.json holds versions, GPU, seed, the metrics of every step and when it was logged, the
+predicted items, the peaks of the CUDA allocator and of the driver, the seconds of every phase, and what vLLM
+says when it starts. It is written also when a program fails or the time is up. The GPUs are those of
+CUDA_VISIBLE_DEVICES; in server mode the first is the server's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
 from dataclasses import asdict
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import predict
 import pynvml
-import yaml
 from grpoflow.commands.distributed import Ranks
 from grpoflow.commands.environment import clean_environment
+from grpoflow.commands.rollout import rollout
 from grpoflow.commands.sft import sft
-from grpoflow.commands.train import TrainPaths, train
-from grpoflow.config import Config, load_experiments, read_yaml
-from grpoflow.config.load import merge
-from grpoflow.launch.ports import free_port
-from grpoflow.metrics import read_steps
+from grpoflow.commands.train import Server, TrainPaths, train
+from grpoflow.config import Config, read_yaml
+from grpoflow.launch.health import is_healthy
+from grpoflow.launch.ports import port_block
+from grpoflow.metrics import LogFollower
 from grpoflow.plan.inputs import parallel_of, sft_parallel_of
-from grpoflow.preflight.estimate import sft_ranks, trainer_ranks
-from grpoflow.preflight.subject import Subject
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 PACKAGES = (
     *("torch", "triton", "transformers", "ms-swift", "megatron-core", "mcore-bridge", "transformer-engine"),
-    *("vllm", "fla-core"),
+    *("vllm", "fla-core", "deepspeed"),
 )
-ROWS = 64
+ROWS = 256
+MIXED = 8
 WORDS = "What is the sum of these numbers? Think, then add 1 plus 2 plus 3 and say the answer. "
+# what vLLM 0.23 says of its memory when it starts
+ENGINE = re.compile(
+    r"Model loading took.*|Available KV cache memory.*|GPU KV cache size.*|Maximum concurrency.*|"
+    r"Setting attention block size.*|Graph capturing finished.*|Padding mamba page size.*|"
+    r"init engine.*took.*"
+)
 
 
-def write_rows(model: Path, out: Path, length: int, *, answered: bool) -> None:
-    """Rows of at least 98 % of `length` tokens."""
+def write_rows(model: Path, out: Path, lengths: list[int], *, answered: bool) -> None:
+    """Rows of at least 98 % of the given lengths, in tokens."""
     from transformers import AutoTokenizer  # noqa: PLC0415 - slow
 
     tokenizer = AutoTokenizer.from_pretrained(model)
-    per_copy = len(tokenizer(WORDS, add_special_tokens=False).input_ids)
-    text = WORDS * ((length - 24) // per_copy)
     words = tokenizer(WORDS, add_special_tokens=False).input_ids
-    rest = (length - 24) % per_copy
-    text += tokenizer.decode(words[:rest])
     with out.open("w") as rows:
-        for number in range(ROWS):
+        for number, length in enumerate(lengths):
+            copies, rest = divmod(length - 40, len(words))
+            text = WORDS * copies + tokenizer.decode(words[:rest])
             user = {"role": "user", "content": f"{number}" if answered else f"{number} {text}"}
             answer = [{"role": "assistant", "content": text}] if answered else []
             rows.write(json.dumps({"messages": [user, *answer], "solution": "3"}) + "\n")
@@ -89,76 +96,189 @@ def members(pid: int) -> set[int]:
     return found
 
 
-def command_of(case: dict[str, Any], config: Config, work: Path) -> tuple[list[str], dict[str, str]]:
-    model, rows = Path(config.model.path), work / "rows.jsonl"
-    ranks = Ranks(nproc_per_node=case["gpus"], master_port=free_port())
-    if case["command"] == "sft":
-        assert config.sft is not None
-        write_rows(model, rows, config.sft.max_length, answered=True)
-        command = sft(config, rows, work / "output", ranks, sft_parallel_of(config, ranks.world_size))
-        argv = ["--dataset" if word == "--cached_dataset" else word for word in command.argv]
-    else:
-        write_rows(model, rows, config.data.max_length, answered=False)
-        paths = TrainPaths(model, None, rows, work / "output")
-        command = train(config, paths, ranks, parallel_of(config, ranks.world_size), [])
-        argv = list(command.argv)
-    plugin = str(HERE / "memory_plugin.py")
-    if "--external_plugins" in argv:
-        argv.insert(argv.index("--external_plugins") + 1, plugin)
-    else:
-        argv += ["--external_plugins", plugin]
-    return argv, {**command.env, "MEMORY_SAMPLES": str(work / "allocator")}
+def end(program: subprocess.Popen[bytes]) -> None:
+    for pid in members(program.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    program.wait()
 
 
-def summary(samples: Path) -> dict[str, Any]:
-    rows = [json.loads(line) for line in samples.read_text().splitlines() if line.startswith("{")]
+class Programs:
+    """The programs of a case: the trainer, and in server mode the rollout server before it."""
+
+    def __init__(self, case: predict.Case, config: Config, work: Path):
+        self.config, self.work = config, work
+        self.model, self.rows = Path(config.model.path), work / "rows.jsonl"
+        self.ports = port_block(os.getpid(), 8, 21000)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1").split(",")[: case["gpus"]]
+        serves = case["command"] == "grpo" and config.rollout.mode == "server"
+        self.server_gpus, self.trainer_gpus = (visible[:1], visible[1:]) if serves else ([], visible)
+        self.argv, self.env = self._trainer(case)
+
+    def _trainer(self, case: predict.Case) -> tuple[list[str], dict[str, str]]:
+        config, ranks = self.config, Ranks(nproc_per_node=len(self.trainer_gpus), master_port=self.ports)
+        if case["command"] == "sft":
+            assert config.sft is not None
+            longest = config.sft.max_length
+            mixed = [longest * (place + 1) // MIXED - 60 for place in range(MIXED)]
+            lengths = mixed if case.get("rows") == "mixed" else [longest] * ROWS
+            write_rows(self.model, self.rows, lengths, answered=True)
+            parallel = sft_parallel_of(config, ranks.world_size)
+            command = sft(config, self.rows, self.work / "output", ranks, parallel)
+            argv = ["--dataset" if word == "--cached_dataset" else word for word in command.argv]
+        else:
+            write_rows(self.model, self.rows, [config.data.max_length] * ROWS, answered=False)
+            paths = TrainPaths(self.model, None, self.rows, self.work / "output")
+            servers = [Server("127.0.0.1", self.ports + 1, self.ports + 2)] if self.server_gpus else []
+            command = train(config, paths, ranks, parallel_of(config, ranks.world_size), servers)
+            argv = list(command.argv)
+        plugin = str(predict.HERE / "probe.py")
+        if "--external_plugins" in argv:
+            argv.insert(argv.index("--external_plugins") + 1, plugin)
+        else:
+            argv += ["--external_plugins", plugin]
+        return argv, {**command.env, "MEMORY_SAMPLES": str(self.work / "allocator")}
+
+    def start(self, argv: list[str], env: dict[str, str], gpus: list[str], log: str) -> Any:
+        with (self.work / log).open("wb") as out:
+            return subprocess.Popen(
+                argv,
+                env={
+                    **clean_environment(self.config, os.environ),
+                    **env,
+                    "CUDA_VISIBLE_DEVICES": ",".join(gpus),
+                },
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def start_server(self) -> Any:
+        command = rollout(self.config, self.model, self.ports + 1, 1)
+        return self.start(command.argv, {**command.env}, self.server_gpus, "server.log")
+
+    def start_trainer(self) -> Any:
+        return self.start(self.argv, self.env, self.trainer_gpus, "log")
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+
+
+def allocator(samples: Path, phases: Path) -> dict[str, Any]:
+    """Peaks of one rank in bytes; `phases`: the peak in each."""
+    rows = lines_of(samples)
     if not rows:
         return {}
+    cut = lines_of(phases) if phases.is_file() else []
+    peaks = {name: max(r["peak"] for r in cut if r["phase"] == name) for name in {r["phase"] for r in cut}}
+    half = rows[len(rows) // 2 :]
     return {
-        "max_allocated": max(row["max_allocated_bytes"] for row in rows),
-        "max_reserved": max(row["max_reserved_bytes"] for row in rows),
+        "max_allocated": max([row["peak"] for row in rows] + list(peaks.values())),
+        "max_reserved": max(row["peak_reserved"] for row in rows),
         # what stays between two steps: weights, gradients, optimizer (and reference)
-        "median_allocated": sorted(row["allocated_bytes"] for row in rows[len(rows) // 2 :])[len(rows) // 4],
+        "median_allocated": sorted(row["allocated"] for row in half)[len(half) // 4],
+        "phases": peaks,
+        "before_rollout": sorted({r["allocated"] for r in cut if r["phase"] == "update"})[:3],
     }
+
+
+def seconds_per_step(phases: Path) -> dict[str, float]:
+    """Mean seconds of each phase over the steps but the first and the last, and how many these are."""
+    rows = lines_of(phases)
+    starts = [place for place, row in enumerate(rows) if row["phase"] == "sync"]
+    if len(starts) < 3:
+        return {}
+    held = rows[starts[1] : starts[-1]]
+    steps = len(starts) - 2
+    names = sorted({row["phase"] for row in held})
+    split = {name: sum(r["seconds"] for r in held if r["phase"] == name) / steps for name in names}
+    return {"steps": steps, **{name: round(value, 3) for name, value in split.items()}}
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def engine_says(logs: list[Path]) -> list[str]:
+    texts = [log.read_text(errors="replace") for log in logs if log.is_file()]
+    return list(dict.fromkeys(line for text in texts for line in ENGINE.findall(text)))
 
 
 def make_model(shape: str, out: Path) -> None:
     if shape.startswith("demo-"):
-        argv = ["-m", "grpoflow.demo.model", out, "--kind", shape.removeprefix("demo-")]
+        argv = ["-m", "grpoflow.demo.model", str(out), "--kind", shape.removeprefix("demo-")]
     else:
-        argv = [HERE / "make_model.py", out, ROOT / f"tests/data/configs/qwen3.5-{shape}.json"]
+        configs = predict.ROOT / "tests/data/configs"
+        config = predict.HERE / "configs/moe.json" if shape == "moe" else configs / f"qwen3.5-{shape}.json"
+        argv = [str(predict.HERE / "make_model.py"), str(out), str(config)]
     subprocess.run([sys.executable, *argv], check=True)
 
 
+def follow(programs: Programs, seconds: float) -> dict[str, Any]:
+    """Run to the end, or to the limit; what was seen on the way."""
+    started = time.time()
+    server = programs.start_server() if programs.server_gpus else None
+    port, ready = programs.ports + 1, None
+    running = [program for program in (server,) if program]
+    trainer = programs.start_trainer()
+    running.append(trainer)
+    follower = LogFollower(programs.work / "output/logging.jsonl", from_start=True)
+    steps: list[dict[str, Any]] = []
+    peaks: list[dict[int, int]] = [{} for _ in running]
+    slow = 0.0
+    while trainer.poll() is None and time.time() - started < seconds:
+        time.sleep(0.1)
+        if (programs.work / "output/logging.jsonl").is_file():
+            steps += [row | {"seen": round(time.time() - started, 2)} for row in follower.read()]
+        if time.time() - slow < 1:
+            continue
+        slow = time.time()
+        if server and ready is None and is_healthy("127.0.0.1", port):
+            ready = round(time.time() - started, 1)
+        for program, peak in zip(running, peaks, strict=True):
+            for gpu, used in driver_memory(members(program.pid)).items():
+                peak[gpu] = max(peak.get(gpu, 0), used)
+    rc = trainer.poll()
+    for program in running:
+        end(program)
+    if (programs.work / "output/logging.jsonl").is_file():
+        steps += [row | {"seen": round(time.time() - started, 2)} for row in follower.read()]
+    facts = {"rc": -9 if rc is None else rc, "seconds": round(time.time() - started, 1), "steps": steps}
+    facts["driver_peak_mib"] = peaks[-1]
+    if server:
+        facts |= {"server_ready": ready, "server_driver_peak_mib": peaks[0]}
+    return facts
+
+
 def main(prefix: Path, name: str, result: Path, seconds: float) -> int:
-    case = yaml.safe_load((HERE / "cases.yaml").read_text())[name]
+    case = predict.cases()[name]
     model = Path("resources/gpu") / case["shape"].lower()
-    if not (model / "config.json").is_file():
+    if not (model / "model.safetensors").is_file() and not (model / "model.safetensors.index.json").is_file():
         make_model(case["shape"], model)
-    layers = [
-        read_yaml(ROOT / "config/config.yaml"),
-        read_yaml(HERE / "configs/case.yaml"),
-        read_yaml(prefix / "machine.yaml"),
-        {"model": {"path": str(model)}, "cluster": {"gpus_per_node": case["gpus"]}},
-        case["config"],
-    ]
-    raw = layers[0]
-    for layer in layers[1:]:
-        raw = merge(raw, layer)
-    config = load_experiments(raw)["main"]
+    config = predict.configuration(case, model, read_yaml(prefix / "machine.yaml"))
     work = Path("cases").absolute() / name
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    argv, extra = command_of(case, config, work)
-    subject = Subject(name, config, 3600)
-    ranks = sft_ranks(subject) if case["command"] == "sft" else trainer_ranks(subject)
+    programs = Programs(case, config, work)
+    ranks, engine = predict.plan_of(case, config)
     pynvml.nvmlInit()
+    samples = [work / f"allocator.{rank}" for rank in range(len(programs.trainer_gpus))]
+    cut = [work / f"allocator.phases.{rank}" for rank in range(len(programs.trainer_gpus))]
+    seen = follow(programs, seconds)
+    after_first = [row["seen"] for row in seen["steps"][1:]]
+    gaps = [late - early for early, late in itertools.pairwise(after_first)]
     facts: dict[str, Any] = {
         "case": name,
         **{key: case[key] for key in ("command", "shape", "gpus")},
         "overlay": case["config"],
-        "argv": argv,
-        "versions": {package: version(package) for package in PACKAGES},
+        "model_config": json.loads((model / "config.json").read_text()),
+        "argv": [word.replace(f"{prefix}/", "").replace(f"{Path.cwd()}/", "") for word in programs.argv],
+        "versions": versions(),
         "gpu": pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0)),
         "driver": pynvml.nvmlSystemGetDriverVersion(),
         "seed": (config.sft or config.trainer).seed if case["command"] == "sft" else config.trainer.seed,
@@ -166,39 +286,19 @@ def main(prefix: Path, name: str, result: Path, seconds: float) -> int:
             {"peak": rank.peak, "phase": rank.peak_phase, "items": [asdict(item) for item in rank.items]}
             for rank in ranks
         ],
-    }
-    started = time.time()
-    with (work / "log").open("w") as log:
-        program = subprocess.Popen(
-            argv,
-            env={**clean_environment(config, os.environ), **extra},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        peak: dict[int, int] = {}
-        while program.poll() is None and time.time() - started < seconds:
-            time.sleep(0.5)
-            for gpu, used in driver_memory(members(program.pid)).items():
-                peak[gpu] = max(peak.get(gpu, 0), used)
-        if program.poll() is None:
-            for pid in members(program.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        program.wait()
-    log_file = work / "output/logging.jsonl"
-    facts |= {
-        "rc": program.returncode,
-        "seconds": round(time.time() - started, 1),
-        "steps": read_steps(log_file) if log_file.is_file() else [],
-        "driver_peak_mib": peak,
-        "allocator": [summary(path) for path in sorted(work.glob("allocator.*"))],
+        "predicted_kv_tokens": engine and engine.kv_tokens,
+        **seen,
+        "seconds_per_step": {"median": round(statistics.median(gaps), 3) if gaps else None}
+        | (seconds_per_step(cut[0]) if cut[0].is_file() else {}),
+        "allocator": [allocator(s, c) for s, c in zip(samples, cut, strict=True) if s.is_file()],
+        "engine": engine_says([work / "log", work / "server.log"]),
     }
     temporary = result.with_suffix(".tmp")
     temporary.write_text(json.dumps(facts, indent=1) + "\n")
     temporary.replace(result)
     shutil.rmtree(work / "output", ignore_errors=True)
-    print(f"{name}: rc {facts['rc']} after {facts['seconds']} s, {len(facts['steps'])} steps, {peak} MiB")
+    took = facts["seconds_per_step"]
+    print(f"{name}: rc {facts['rc']} after {facts['seconds']} s, {len(facts['steps'])} steps, {took}")
     return 0
 
 

@@ -6,15 +6,21 @@ page is what this program makes of the files.
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
+
+from grpoflow.plan.memory import RankMemory
+from predict import plan_of_result
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 PAGE = HERE.parents[1] / "docs" / "measurements.md"
 GIB = 2**30
+STATIC = ("weights", "adapter", "gradients", "optimizer", "reference")
 
 Row = list[str]
 
@@ -36,41 +42,119 @@ def ran(case: dict[str, Any]) -> bool:
     return case["rc"] == 0 and bool(case["allocator"] and case["allocator"][0])
 
 
-def phase_bytes(case: dict[str, Any], phase: str, *, without: tuple[str, ...] = ()) -> int:
-    """Predicted GPU bytes of the first rank in a phase."""
-    items = case["predicted"][0]["items"]
+def shown(size: float) -> str:
+    return f"{size / GIB:.1f}"
+
+
+def held(rank: RankMemory, phase: str, *, static: bool = False) -> int:
+    """GPU bytes that the plan counts in a phase, without the reserve: it stands for what the allocator does
+    not count, context, NCCL and fragmentation."""
     return sum(
-        i["bytes"] for i in items if i["where"] == "gpu" and phase in i["phases"] and i["name"] not in without
+        item.bytes
+        for item in rank.items
+        if item.where == "gpu"
+        and phase in item.phases
+        and item.name != "reserve"
+        and (item.name in STATIC or not static)
     )
+
+
+def peak_of(case: dict[str, Any]) -> int:
+    """The allocator's peak in the update: of GRPO it was taken phase by phase."""
+    measured = case["allocator"][0]
+    return int(measured.get("phases", {}).get("update", measured["max_allocated"]))
 
 
 def memory_row(case: dict[str, Any]) -> Row:
-    # the fixed reserve stands for what the allocator does not count: context, NCCL, fragmentation
-    predicted = phase_bytes(case, "update", without=("reserve",))
-    static = sum(
-        i["bytes"]
-        for i in case["predicted"][0]["items"]
-        if i["name"] in ("weights", "adapter", "gradients", "optimizer", "reference")
-    )
+    rank = plan_of_result(case)[0][0]
+    predicted, peak = held(rank, "update"), peak_of(case)
     measured = case["allocator"][0]
-    peak, between = measured["max_allocated"], measured["median_allocated"]
     driver = max(case["driver_peak_mib"].values(), default=0) * 2**20
     return [
         case["case"],
-        f"{predicted / GIB:.1f}",
-        f"{peak / GIB:.1f}",
+        shown(predicted),
+        shown(peak),
         f"{(predicted - peak) / peak:+.0%}",
-        f"{static / GIB:.1f}",
-        f"{between / GIB:.1f}",
-        f"{measured['max_reserved'] / GIB:.1f}",
-        f"{driver / GIB:.1f}",
+        shown(held(rank, "update", static=True)),
+        shown(measured["median_allocated"]),
+        shown(measured["max_reserved"]),
+        shown(driver) if driver else "not taken",
     ]
 
 
 def memory() -> str:
     head = ["case", "predicted update", "allocator peak", "error", "predicted static", "held between steps"]
     head += ["reserved", "driver"]
-    return table(head, [memory_row(case) for case in cases() if ran(case)])
+    return table(head, [memory_row(case) for case in cases() if ran(case) and not is_speed(case)])
+
+
+def is_speed(case: dict[str, Any]) -> bool:
+    return case["case"].startswith(("speed-", "fla"))
+
+
+def speed() -> str:
+    """The split of a step, and its ratio to that of the first row."""
+    found = {case["case"]: case for case in cases() if case["case"].startswith("speed-") and case["steps"]}
+    rows = []
+    base = found.get("speed-colocate")
+    for name, case in sorted(found.items(), key=lambda pair: pair[0] != "speed-colocate"):
+        took = case["seconds_per_step"]
+        parts = [took.get(phase) for phase in ("rollout", "sync", "logps", "update")]
+        ratio = took["median"] / base["seconds_per_step"]["median"] if base and took["median"] else None
+        rows.append(
+            [
+                name,
+                *(f"{value:.2f}" if value is not None else "not taken" for value in (took["median"], *parts)),
+                f"{ratio:.2f}" if ratio else "not taken",
+            ]
+        )
+    head = ["case", "seconds a step", "rollout", "weight sync", "log-probabilities", "update", "ratio"]
+    return table(head, rows) if rows else "Not taken."
+
+
+def engines() -> str:
+    """What vLLM said when it started, against the plan."""
+    rows = []
+    for case in cases():
+        said = " ".join(case.get("engine", []))
+        tokens = re.search(r"GPU KV cache size: ([\d,]+) tokens", said)
+        loading = re.search(r"Model loading took ([\d.]+) GiB", said)
+        if tokens is None or loading is None or "kv_cache_memory_bytes': None" not in str(case["overlay"]):
+            continue
+        engine = plan_of_result(case)[1]
+        assert engine is not None
+        weights = next(item.bytes for item in engine.rank.items if item.name == "vLLM weights")
+        number = int(tokens[1].replace(",", ""))
+        rows.append(
+            [
+                case["case"],
+                shown(weights),
+                loading[1],
+                f"{engine.kv_tokens:,}",
+                f"{number:,}",
+                f"{(engine.kv_tokens - number) / number:+.0%}",
+            ]
+        )
+    head = ["case", "predicted weights", "vLLM's weights", "predicted KV tokens", "vLLM's KV tokens", "error"]
+    return table(head, rows) if rows else "Not taken."
+
+
+def passes(case: dict[str, Any]) -> list[float]:
+    """Seconds of each pass over the 8 lengths; the first step of all is left out, it starts the program."""
+    seen = [step["seen"] for step in case["steps"]]
+    ends = [seen[place] for place in range(7, len(seen), 8)]
+    return [late - early for early, late in itertools.pairwise([seen[0], *ends])]
+
+
+def fla() -> str:
+    rows = []
+    for case in cases():
+        if case["case"].startswith("fla") and case["steps"]:
+            took = [f"{seconds:.1f} s" for seconds in passes(case)]
+            rows.append([case["versions"]["fla-core"], f"{case['steps'][0]['seen']:.0f} s", *took])
+    width = max((len(row) for row in rows), default=2)
+    head = ["fla-core", "until the first step", "7 further lengths", "the same 8 again", "and again"][:width]
+    return table(head, [row + ["not taken"] * (width - len(row)) for row in rows]) if rows else "Not taken."
 
 
 def failed() -> str:
@@ -159,6 +243,9 @@ def page() -> str:
         "resume": resume(),
         "stages": "\n\n".join(f"`{dag['experiment']}`:\n\n{stage_table(dag)}" for dag in dags()),
         "memory": memory(),
+        "speed": speed(),
+        "engines": engines(),
+        "fla": fla(),
         "failed": failed(),
     }
     for name, content in parts.items():

@@ -1,20 +1,23 @@
 """docs/measurements.md is what benchmarks/gpu/tables.py makes of the results; configurations are legal."""
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
 from grpoflow.config import load_experiments, read_yaml
 from grpoflow.config.load import merge
-from grpoflow.plan.batch import resolve_batch
-from grpoflow.plan.inputs import batch_spec
+from grpoflow.models.architecture import Architecture
+from grpoflow.plan.batch import resolve_batch, resolve_swift_batch
+from grpoflow.plan.inputs import batch_spec, swift_batch_spec
 from grpoflow.plan.layout import LayoutSpec
 
 ROOT = Path(__file__).parents[2]
 GPU = ROOT / "benchmarks/gpu"
 sys.path.insert(0, str(GPU))
 
+import predict  # noqa: E402
 import tables  # noqa: E402
 
 
@@ -29,24 +32,53 @@ def test_a_failed_case_is_not_among_the_measured_ones() -> None:
     assert all(f"| {name} |" in tables.failed() for name in failed)
 
 
-@pytest.mark.parametrize("model", ["tiny", "0.8b"])
-@pytest.mark.parametrize("place", ["server", "colocate"])
-def test_configurations_are_legal(model: str, place: str) -> None:
+MEASURED = [case for case in tables.cases() if tables.ran(case) and not tables.is_speed(case)]
+
+
+@pytest.mark.parametrize("case", MEASURED, ids=lambda case: case["case"])
+def test_the_plan_is_within_a_tenth_of_the_measured_peak(case: dict[str, Any]) -> None:
+    rank = predict.plan_of_result(case)[0][0]
+    assert tables.held(rank, "update") == pytest.approx(tables.peak_of(case), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "overlays",
+    [
+        ("tiny", "server"),
+        ("tiny", "colocate"),
+        ("tiny", "tiny-lora", "colocate"),
+        ("tiny", "tiny-moe", "colocate"),
+        ("tiny-swift", "colocate"),
+        ("0.8b", "server"),
+        ("0.8b", "colocate"),
+    ],
+    ids="+".join,
+)
+def test_configurations_are_legal(overlays: tuple[str, ...]) -> None:
     raw = read_yaml(ROOT / "config/config.yaml")
-    for name in (model, place):
+    for name in overlays:
         raw = merge(raw, read_yaml(GPU / f"configs/{name}.yaml"))
-    assert load_experiments(raw)[place].rollout.mode == place
+    assert load_experiments(raw)[overlays[-1]].rollout.mode == overlays[-1]
 
 
-def test_cases_are_legal() -> None:
-    cases = yaml.safe_load((GPU / "cases.yaml").read_text())
-    for name, case in cases.items():
-        raw = merge(read_yaml(ROOT / "config/config.yaml"), read_yaml(GPU / "configs/case.yaml"))
-        config = load_experiments(merge(raw, case["config"]))["main"]
-        shape = case["shape"]
-        assert (ROOT / f"tests/data/configs/qwen3.5-{shape}.json").is_file() or shape.startswith("demo-"), (
-            name
-        )
-        assert config.sft is not None
-        if case["command"] == "grpo" and config.trainer.backend == "megatron":
-            resolve_batch(batch_spec(config), LayoutSpec(case["gpus"]))
+@pytest.mark.parametrize("name", predict.cases())
+def test_cases_are_legal(name: str, tmp_path: Path) -> None:
+    case = predict.cases()[name]
+    known = ROOT / f"tests/data/configs/qwen3.5-{case['shape']}.json"
+    shape = GPU / "configs/moe.json" if case["shape"] == "moe" else known
+    (tmp_path / "config.json").write_text(shape.read_text())
+    config = predict.configuration(case, tmp_path)
+    arch = Architecture.from_config(json.loads(shape.read_text()))
+    ranks, engine = predict.plan_of(case, config)
+    assert ranks
+    assert arch.layers
+    if case["command"] == "grpo":
+        assert engine is not None
+        assert engine.problems == ()
+        trainers = case["gpus"] - (config.rollout.mode == "server")
+        if config.trainer.backend == "megatron":
+            resolve_batch(batch_spec(config), LayoutSpec(trainers))
+        else:
+            batch = swift_batch_spec(config, trainers)
+            assert batch is not None
+            resolve_swift_batch(batch)
