@@ -1,7 +1,7 @@
 """Run one case of cases.yaml and write what it took: `python run_case.py PREFIX CASE RESULT.json [SECONDS]`.
 
 The command lines are the workflow's own (grpoflow.commands); the prediction is that of its plan. Rows are as
-long as the configuration allows, so that measured and predicted tokens agree (`rows: mixed`: of 8 different
+long as the configuration allows, so that measured and predicted tokens agree (`rows: mixed`: of 5 different
 lengths). RESULT.json holds versions, GPU, seed, the metrics of every step and when it was logged, the
 predicted items, the peaks of the CUDA allocator and of the driver, the seconds of every phase, and what vLLM
 says when it starts. It is written also when a program fails or the time is up. The GPUs are those of
@@ -44,7 +44,7 @@ PACKAGES = (
     *("vllm", "fla-core", "deepspeed"),
 )
 ROWS = 256
-MIXED = 8
+MIXED = 5
 WORDS = "What is the sum of these numbers? Think, then add 1 plus 2 plus 3 and say the answer. "
 # what vLLM 0.23 says of its memory when it starts
 ENGINE = re.compile(

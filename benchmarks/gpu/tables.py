@@ -140,9 +140,9 @@ def engines() -> str:
 
 
 def passes(case: dict[str, Any]) -> list[float]:
-    """Seconds of each pass over the 8 lengths; the first step of all is left out, it starts the program."""
+    """Seconds of each pass over the 5 lengths; the first step of all is left out, it starts the program."""
     seen = [step["seen"] for step in case["steps"]]
-    ends = [seen[place] for place in range(7, len(seen), 8)]
+    ends = [seen[place] for place in range(4, len(seen), 5)]
     return [late - early for early, late in itertools.pairwise([seen[0], *ends])]
 
 
@@ -153,7 +153,7 @@ def fla() -> str:
             took = [f"{seconds:.1f} s" for seconds in passes(case)]
             rows.append([case["versions"]["fla-core"], f"{case['steps'][0]['seen']:.0f} s", *took])
     width = max((len(row) for row in rows), default=2)
-    head = ["fla-core", "until the first step", "7 further lengths", "the same 8 again", "and again"][:width]
+    head = ["fla-core", "until the first step", "4 further lengths", "the same 5 again", "and again"][:width]
     return table(head, [row + ["not taken"] * (width - len(row)) for row in rows]) if rows else "Not taken."
 
 
