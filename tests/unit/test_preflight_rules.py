@@ -297,6 +297,27 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
         "trainer.args.save_missing_weights",
         {"model": {"path": "9B"}, **args(save_missing_weights=False)},
     ),
+    # stack
+    "transformer_engine_finds_its_cublas": (
+        "cluster.environment",
+        {"cluster": {"environment": {"transformer_engine_cu13": "2.16.0", "nvidia_cublas": "13.1.0.3"}}},
+    ),
+    "one_cudnn_is_found": (
+        "cluster.environment",
+        {"cluster": {"environment": {"nvidia_cudnn_cu12": "9.14.0.64", "nvidia_cudnn_cu13": "9.19.0.56"}}},
+    ),
+    "transformers_saves_beside_vllm": (
+        "cluster.environment",
+        {"cluster": {"environment": {"transformers": "5.17.0", "vllm": "0.23.0"}}, "rollout": COLOCATE},
+    ),
+    "fla_trains_on_hopper": (
+        "cluster.environment",
+        {"cluster": {"gpu": "H200", "environment": {"fla_core": "0.6.0", "triton": "3.6.0"}}},
+    ),
+    "gated_delta_net_prefill_is_there": (
+        "rollout.engine_args.gdn_prefill_backend",
+        {"cluster": {"gpu": "H200", "environment": {"vllm": "0.23.0"}}},
+    ),
     # versions
     "suppressed_check_exists": (
         "preflight.suppress.eval_bathc",

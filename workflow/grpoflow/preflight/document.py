@@ -29,6 +29,7 @@ TITLES = {
     "resume": "Checkpoints and resuming",
     "rewards": "Reward functions (`--data`)",
     "rollout": "Rollout and GPUs",
+    "stack": "Packages that do not work together",
     "suppress": "Switched-off checks",
     "versions": "Releases",
 }

@@ -20,6 +20,7 @@ from . import (  # noqa: F401
     resume,
     rewards,
     rollout,
+    stack,
     suppress,
     versions,
 )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from grpoflow.config import Config
 from grpoflow.config.tuner import Parallel
 from grpoflow.facts.installed import installed_packages
+from grpoflow.facts.probed import Probed, read_probe
 from grpoflow.models.architecture import Architecture, ArchitectureError
 from grpoflow.plan.auto import Choice
 from grpoflow.plan.hardware import GPUS, Gpu
@@ -78,6 +80,24 @@ class Subject:
     def packages(self) -> dict[str, str]:
         """Versions in the training environment; empty where it is not on this machine."""
         return installed_packages(self.config.cluster.environment)
+
+    @cached_property
+    def probed(self) -> Probed:
+        """What the nodes said of their software; nothing where they were not asked."""
+        return read_probe(Path("results"), self.config.cluster.environment)
+
+    @cached_property
+    def software(self) -> dict[str, str]:
+        """Versions by package: those of the nodes where they are known, else those of the environment."""
+        found = {**self.packages, **self.probed.packages}
+        return {name: version for name, version in found.items() if name not in self.probed.missing}
+
+    @property
+    def compute_capability(self) -> tuple[int, int] | None:
+        """That of the nodes' GPUs, or of the configured one; None on a CPU and for an unknown GPU."""
+        if self.config.cluster.device != "cuda":
+            return None
+        return self.probed.compute_capability or (self.gpu.compute_capability if self.gpu else None)
 
     @property
     def megatron_core(self) -> tuple[int, int]:

@@ -21,6 +21,20 @@ REQUIRED_BY = {
     "swift": ("trl", "peft"),
     "sm80": ("flash-attn",),  # the fused attention of Transformer Engine stops at head_dim 128 there
 }
+NEEDED_FOR = {
+    "torch": "every program",
+    "transformers": "every program",
+    "vllm": "generation",
+    "msgspec": "imported by GRPO, though ms-swift does not ask for it",
+    "fla-core": "gated delta nets: Megatron-core needs it, transformers is many times slower without",
+    "qwen-vl-utils": "the Qwen3.5 loader of ms-swift",
+    "megatron-core": "backend: megatron",
+    "mcore-bridge": "backend: megatron",
+    "transformer-engine": "backend: megatron",
+    "trl": "backend: swift",
+    "peft": "backend: swift",
+    "flash-attn": "attention with head_dim 256 on sm80",
+}
 
 
 @rule(evidence="ms-swift#9060, ms-swift#8493, ms-swift#9519, ms-swift#9531")
@@ -111,8 +125,8 @@ def needed_packages_are_installed(subject: Subject) -> Iterator[Finding]:
         needed += REQUIRED_BY["sm80"]
     missing = [name for name in needed if name not in packages]
     if missing:
-        why = f"its site-packages have no {', '.join(missing)}"
-        yield Finding("cluster.environment", cluster.environment, why, ("all of them",))
+        why = f"its site-packages lack {', '.join(f'{name} ({NEEDED_FOR[name]})' for name in missing)}"
+        yield Finding("cluster.environment", cluster.environment, why, (f"install {' '.join(missing)}",))
 
 
 # --- features ---

@@ -1,0 +1,139 @@
+"""Packages that do not work together: seen in the environment's metadata or in a probe of the nodes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from configurations import config, environment
+from grpoflow.facts.probed import Probed, parse_probe, read_probe
+from grpoflow.preflight import check_raw
+
+SEEN = {
+    "torch": "2.11.0",
+    "triton": "3.6.0",
+    "transformers": "5.12.1",
+    "vllm": "0.23.0",
+    "transformer_engine_cu13": "2.12.0",
+    "nvidia_cublas": "13.1.0.3",
+    "nvidia_cudnn_cu13": "9.19.0.56",
+    "fla_core": "0.4.2",
+    "flashinfer_python": "0.6.12",
+}
+"""A set without any of these faults."""
+HOPPER: dict[str, Any] = {"cluster": {"gpu": "H200"}}
+AMPERE: dict[str, Any] = {"cluster": {"gpu": "A800-SXM4-80GB"}}
+COLOCATE: dict[str, Any] = {"rollout": {"mode": "colocate", "gpu_memory_utilization": 0.5}}
+RULES = {
+    "transformer_engine_finds_its_cublas",
+    "one_cudnn_is_found",
+    "transformers_saves_beside_vllm",
+    "fla_trains_on_hopper",
+    "gated_delta_net_prefill_is_there",
+}
+
+
+def found(here: Path, changes: dict[str, str | None], *overlays: dict[str, Any]) -> set[str]:
+    versions = {name: version for name, version in {**SEEN, **changes}.items() if version is not None}
+    prefix = {"cluster": {"environment": environment(here, **versions)}}
+    configs, report = check_raw(config(*overlays, prefix))
+    assert configs, report
+    return {problem.id for problem in report.problems} & RULES
+
+
+@pytest.mark.parametrize("gpu", [HOPPER, AMPERE])
+@pytest.mark.parametrize("place", [{}, COLOCATE])
+def test_a_good_set_is_fine(tmp_path: Path, gpu: dict[str, Any], place: dict[str, Any]) -> None:
+    assert found(tmp_path, {}, gpu, place) == set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "overlays", "rule"),
+    [
+        ({"transformer_engine_cu13": "2.16.0"}, [], "transformer_engine_finds_its_cublas"),
+        ({"transformer_engine_cu13": "2.16.0", "nvidia_cublas": "13.2.0.9"}, [], None),
+        ({"transformer_engine_cu13": None, "transformer_engine_cu12": "2.16.0"}, [], None),
+        ({"nvidia_cudnn_cu12": "9.14.0"}, [], "one_cudnn_is_found"),
+        ({"nvidia_cudnn_cu12": "9.14.0"}, [{"cluster": {"env": {"LD_LIBRARY_PATH": "/x"}}}], None),
+        ({"transformers": "5.17.0"}, [COLOCATE], "transformers_saves_beside_vllm"),
+        ({"transformers": "5.17.0"}, [], None),
+        ({"transformers": "5.17.0", "vllm": "0.25.1"}, [COLOCATE], None),
+        # seen to save: the swift backend wrote its checkpoint with the same two
+        ({"transformers": "5.17.0"}, [COLOCATE, {"trainer": {"backend": "swift", "parallel": "auto"}}], None),
+        ({"fla_core": "0.5.2"}, [HOPPER], "fla_trains_on_hopper"),
+        ({"fla_core": "0.5.2"}, [AMPERE], None),
+        ({"fla_core": "0.6.0", "tilelang": "0.1.9"}, [HOPPER], None),
+        ({"fla_core": "0.6.0", "triton": "3.7.1"}, [HOPPER], None),
+        ({"flashinfer_python": None}, [HOPPER], "gated_delta_net_prefill_is_there"),
+        ({"flashinfer_python": None}, [AMPERE], None),
+        (
+            {"flashinfer_python": None},
+            [HOPPER, {"rollout": {"engine_args": {"gdn_prefill_backend": "triton"}}}],
+            None,
+        ),
+    ],
+)
+def test_each_pair(
+    tmp_path: Path, changes: dict[str, str | None], overlays: list[dict[str, Any]], rule: str | None
+) -> None:
+    assert found(tmp_path, changes, *overlays) == ({rule} if rule else set())
+
+
+def test_nothing_is_said_on_a_cpu(tmp_path: Path) -> None:
+    changes: dict[str, str | None] = {
+        "transformer_engine_cu13": "2.16.0",
+        "nvidia_cudnn_cu12": "9.14.0",
+        "fla_core": "0.6.0",
+    }
+    assert found(tmp_path, changes, {"cluster": {"device": "cpu", "gpu": "H200"}}) == set()
+
+
+# --- probe.json ---
+
+
+def probe(results: Path, name: str = "shared/probe_nodes/0123/probe.json", **content: Any) -> None:
+    (results / name).parent.mkdir(parents=True, exist_ok=True)
+    (results / name).write_text(json.dumps(content))
+
+
+def test_the_nodes_know_better_than_the_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    probe(tmp_path / "results", fla="0.6.0", triton="3.6.0+git", tilelang=None, compute_capability=[9, 0])
+    assert found(tmp_path, {"tilelang": "0.1.9"}, AMPERE) == {"fla_trains_on_hopper"}
+    probe(tmp_path / "results", fla="0.6.0", triton="3.6.0", tilelang="0.1.9", compute_capability="9.0")
+    assert found(tmp_path, {}, AMPERE) == set()
+
+
+def test_two_cudnn_on_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    probe(tmp_path / "results", cudnn=["9.19.0", "9.14.0"])
+    assert found(tmp_path, {}) == {"one_cudnn_is_found"}
+    probe(tmp_path / "results", cudnn=["9.19.0", 91900, "9.19.0.56"])
+    assert found(tmp_path, {}) == set()
+
+
+def test_a_probe_names_transformer_engine_without_its_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    probe(tmp_path / "results", transformer_engine="2.16.0", cublas=130100)
+    rule = {"transformer_engine_finds_its_cublas"}
+    assert found(tmp_path, {"transformer_engine_cu13": None, "nvidia_cublas": None}) == rule
+
+
+def test_fields_may_be_absent_or_say_nothing() -> None:
+    assert parse_probe({}) == Probed()
+    assert (
+        parse_probe({"torch": "?", "vllm": True, "cudnn": [None], "compute_capability": "none"}) == Probed()
+    )
+    assert parse_probe({"compute_capability": 90}).compute_capability == (9, 0)
+    assert parse_probe({"nodes": [{"torch": "2.11.0+cu130"}]}).packages == {"torch": "2.11.0+cu130"}
+    assert parse_probe({"versions": {"msgspec": None}}).missing == {"msgspec"}
+
+
+def test_a_torn_probe_or_one_of_another_environment_is_passed_over(tmp_path: Path) -> None:
+    probe(tmp_path, environment="envs/other", torch="2.10.0")
+    (tmp_path / "shared/probe").mkdir()
+    (tmp_path / "shared/probe/probe.json").write_text("{")
+    assert read_probe(tmp_path, "envs/mine") == Probed()
+    assert read_probe(tmp_path, "envs/other").packages == {"torch": "2.10.0"}
