@@ -1,11 +1,13 @@
 """A result appears by one rename, complete; two attempts at once do not disturb each other."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from grpoflow.config import load_experiments, read_yaml
 from grpoflow.files import read_json
 from grpoflow.stages.base import Stage, StageFailed, attempt_directory, finish
+from grpoflow.stages.preflight import preflight
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,3 +65,14 @@ def test_a_removed_manifest_is_made_again_with_its_result(stage: Stage) -> None:
     assert read_json(stage.output)["number"] == 2
     assert sorted(path.name for path in stage.output.parent.iterdir()) == ["manifest.json", "model-2"]
     assert names(stage) == ["abc"]
+
+
+@pytest.mark.parametrize("resources", [{}, {"launcher": "", "slurm_account": "x"}, {"launcher": "pbs"}])
+def test_without_a_launcher_the_first_stage_says_what_was_dropped(
+    stage: Stage, resources: dict[str, str]
+) -> None:
+    """`--default-resources slurm_account=x` replaces those of the profile, launcher included."""
+    stage = replace(stage, name="preflight", resources={"runtime": 60, **resources})
+    with pytest.raises(StageFailed, match=r"--default-resources .* replaces .* --set-resources"):
+        preflight(stage)
+    assert list(stage.output.parent.iterdir()) == []

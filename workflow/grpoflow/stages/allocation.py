@@ -13,6 +13,7 @@ from grpoflow.launch.slurm import NoAnswer
 from grpoflow.plan.inputs import placement_of
 from grpoflow.preflight.run import DEFAULT_WALL_TIME
 
+from .base import StageFailed
 from .dag import RESULTS
 
 RULES = ("rollout_server", "train_grpo")
@@ -21,6 +22,24 @@ RESOURCES: dict[str, Any] = {"mem_mb": 16000, "runtime": DEFAULT_WALL_TIME}
 """Resources of both rules, where nobody says more."""
 RUN = "RUN"
 """Stands for the name of a run, which follows from the frozen data and the start and so is not known yet."""
+
+
+def launcher_of(resources: Mapping[str, Any]) -> str:
+    """Where the RL job runs: "slurm" or "local".
+
+    Raises:
+        StageFailed: the profile does not say so, or was overruled.
+    """
+    launcher = str(resources.get("launcher", ""))
+    if launcher not in ("slurm", "local"):
+        raise StageFailed(
+            f"the resource launcher is {launcher or 'not set'}: nothing says where the RL job is to run. The "
+            "profiles set it in default-resources (launcher=slurm in --profile slurm, launcher=local in --profile "
+            "profiles/local), and a --default-resources on the command line replaces all of them, mem_mb and "
+            "runtime included. Give --set-resources RULE:NAME=VALUE instead, such as "
+            "train_grpo:slurm_partition=gpu, or edit the profile, or repeat its default-resources"
+        )
+    return launcher
 
 
 def profile_resources(profile: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from grpoflow.preflight.rules import Need
 from grpoflow.preflight.subject import Subject
 from grpoflow.preflight.text import report_text
 
-from .allocation import asked_of_slurm, script_of
+from .allocation import asked_of_slurm, launcher_of, script_of
 from .base import Stage, StageFailed
 from .plan import plan_document
 
@@ -27,8 +27,9 @@ def preflight(stage: Stage) -> None:
 
     Raises:
         StageFailed: the configuration is refused; the message is the report. Or Slurm would refuse the RL job
-            (`sbatch --test-only`, where a controller answers).
+            (`sbatch --test-only`, where a controller answers), or nothing says where it is to run.
     """
+    launcher = launcher_of(stage.resources)  # the first stage: not after hours of SFT
     config, wall_time = stage.config, int(stage.resources["runtime"])
     needs: list[Need] = ["config"]
     if (Path(config.model.path) / "config.json").is_file():
@@ -42,7 +43,7 @@ def preflight(stage: Stage) -> None:
         document = plan_document(Subject(stage.subject, config, wall_time), report)
     except ValueError as error:
         raise StageFailed(f"there is no plan; a check that refuses is switched off: {error}") from error
-    if stage.resources.get("launcher") == "slurm":
+    if launcher == "slurm":
         document["slurm"] = _asked(stage)
         stage.say(f"Slurm: {document['slurm']}")
     write_text(stage.output.with_suffix(".html"), plan_html(document))

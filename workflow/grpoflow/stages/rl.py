@@ -14,6 +14,7 @@ from grpoflow.launch.driver import Driver
 from grpoflow.launch.run import Launch, RunDirectory
 from grpoflow.plan.inputs import placement_of
 
+from .allocation import launcher_of
 from .base import Stage, StageFailed, manifest_of
 from .convert import start_directory
 from .dag import RESULTS
@@ -73,7 +74,7 @@ def train_grpo(stage: Stage) -> None:
 
 def _driver(stage: Stage) -> Driver:
     run, launch = _run(stage)
-    return Driver(run, launch, _launcher(stage), stage.resources, stage.say)
+    return Driver(run, launch, launcher_of(stage.resources), stage.resources, stage.say)
 
 
 def _run(stage: Stage) -> tuple[RunDirectory, Launch]:
@@ -105,17 +106,6 @@ def _run(stage: Stage) -> tuple[RunDirectory, Launch]:
         response_prefix=str(frozen["template"]["response_prefix"] or ""),
     )
     return run, launch
-
-
-def _launcher(stage: Stage) -> str:
-    """Raises: StageFailed: the profile does not say where the RL job is to run."""
-    launcher = str(stage.resources.get("launcher", ""))
-    if launcher not in ("slurm", "local"):
-        raise StageFailed(
-            f"resource launcher is {launcher!r}; use --profile slurm or --profile profiles/local, "
-            "or --default-resources launcher=local"
-        )
-    return launcher
 
 
 def _reward_gain(steps: list[dict[str, Any]]) -> dict[str, float]:
