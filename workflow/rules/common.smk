@@ -24,4 +24,5 @@ wildcard_constraints:
     dataset="[0-9a-f]{12}",
     sft="[0-9a-f]{12}",
     mcore="[0-9a-f]{12}",
+    probe="[0-9a-f]{12}",
     kind="text|vlm|moe_text|moe_vlm",

@@ -1,4 +1,6 @@
 rule preflight:
+    input:
+        probe=dag.probe,
     output:
         plan="results/{experiment}/plan.json",
         page=report(
@@ -8,7 +10,7 @@ rule preflight:
         ),
     log:
         "logs/rules/preflight-{experiment}.log",
-    # no input of the stages that experiments share: another experiment would make them run again
+    # no other input of the stages that experiments share: another experiment would make them run again
     priority: 100
     conda:
         "../../envs/orchestrator/environment.yaml"

@@ -10,20 +10,32 @@ from pathlib import Path
 from typing import Any
 
 from grpoflow.config import Config
+from grpoflow.config.tuner import Parallel
 
 from . import cpu
 from .base import Command, flags, program
 from .common import model_arguments, precision_arguments
 from .distributed import Ranks, torchrun_environment
+from .tuning import layout_arguments
 
 
-def to_mcore(config: Config, source: Path, output: Path, ranks: Ranks) -> Command:
+def to_mcore(
+    config: Config, source: Path, output: Path, ranks: Ranks, parallel: Parallel | None = None
+) -> Command:
     """Convert a Hugging Face directory to a torch_dist checkpoint."""
-    return _export(config, {**model_arguments(config, str(source)), "to_mcore": True}, output, ranks)
+    arguments = {**model_arguments(config, str(source)), "to_mcore": True}
+    return _export(config, arguments, output, ranks, parallel)
 
 
 def to_hf(
-    config: Config, source: Path, base: Path, output: Path, ranks: Ranks, *, save_missing_weights: bool = True
+    config: Config,
+    source: Path,
+    base: Path,
+    output: Path,
+    ranks: Ranks,
+    parallel: Parallel | None = None,
+    *,
+    save_missing_weights: bool = True,
 ) -> Command:
     """Convert a Megatron-core checkpoint to a Hugging Face directory.
 
@@ -37,10 +49,14 @@ def to_hf(
         "mcore_model": source,
         "save_missing_weights": save_missing_weights,
     }
-    return _export(config, arguments, output, ranks)
+    return _export(config, arguments, output, ranks, parallel)
 
 
-def _export(config: Config, arguments: dict[str, Any], output: Path, ranks: Ranks) -> Command:
+def _export(
+    config: Config, arguments: dict[str, Any], output: Path, ranks: Ranks, parallel: Parallel | None
+) -> Command:
+    if parallel is not None:
+        arguments |= layout_arguments(parallel)
     arguments |= {
         **precision_arguments(config),
         "output_dir": output,

@@ -45,11 +45,7 @@ def megatron_arguments(config: Config, tuner: TunerConfig, parallel: Parallel) -
     return {
         **tuner_arguments(tuner),
         **precision_arguments(config),
-        "tensor_model_parallel_size": parallel.tensor,
-        "pipeline_model_parallel_size": parallel.pipeline,
-        "context_parallel_size": parallel.context,
-        "expert_model_parallel_size": parallel.expert,
-        "expert_tensor_parallel_size": parallel.expert_tensor,
+        **layout_arguments(parallel),
         "sequence_parallel": parallel.tensor > 1,  # MoE with TP > 1 requires it (mcore moe_layer.py)
         "perform_initialization": True if needs_initialization(config, parallel) else None,
         "micro_batch_size": tuner.micro_batch_size,
@@ -68,6 +64,17 @@ def megatron_arguments(config: Config, tuner: TunerConfig, parallel: Parallel) -
         "optimizer_cpu_offload": tuner.optimizer_cpu_offload,
         "use_precision_aware_optimizer": tuner.optimizer_cpu_offload,
         **recompute,
+    }
+
+
+def layout_arguments(parallel: Parallel) -> dict[str, Any]:
+    """How the ranks split the model."""
+    return {
+        "tensor_model_parallel_size": parallel.tensor,
+        "pipeline_model_parallel_size": parallel.pipeline,
+        "context_parallel_size": parallel.context,
+        "expert_model_parallel_size": parallel.expert,
+        "expert_tensor_parallel_size": parallel.expert_tensor,
     }
 
 

@@ -30,6 +30,10 @@ class ClusterConfig(Section):
     host_memory_gib: int | None = execution(None, gt=0)
     """Host memory of a node in GiB, for what is offloaded from the GPUs; unknown by default."""
 
+    probe: bool = execution(False)
+    """Look at one node, or two and the network between them, in a short job before anything else: versions,
+    driver, kernels, shared memory, shared filesystem, ports (results/shared/probe)."""
+
     cache: str = execution(".cache")
     """Directory on the shared filesystem for the data-set caches of ms-swift (MODELSCOPE_CACHE)."""
 

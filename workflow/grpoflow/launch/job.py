@@ -151,7 +151,7 @@ def submit(
     executor = submitit.SlurmExecutor(run.submitit)
     try:
         executor.update_parameters(
-            **slurm_parameters(launch.experiment, len(launch.placement.nodes), run, resources)
+            **slurm_parameters(launch.experiment, len(launch.placement.nodes), comment(run), resources)
         )
         # a submission from inside another job would inherit its SLURM_* and SBATCH_* options
         with submitit.helpers.clean_env():
@@ -169,7 +169,7 @@ def sbatch_script(experiment: str, nodes: int, run: RunDirectory, resources: Map
         SubmissionFailed: `slurm_extra` cannot be read.
     """
     command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(run.submitit))}"
-    parameters = slurm_parameters(experiment, nodes, run, resources)
+    parameters = slurm_parameters(experiment, nodes, comment(run), resources)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return str(_make_sbatch_string(command, run.submitit, **parameters))
@@ -190,26 +190,26 @@ def rehearse(script: str) -> str:
 
 
 def slurm_parameters(
-    experiment: str, nodes: int, run: RunDirectory, resources: Mapping[str, Any]
+    name: str, nodes: int, comment: str, resources: Mapping[str, Any], *, requeue: bool = True
 ) -> dict[str, Any]:
     """Translate the resources of the Snakemake rule and profile into those of submitit.
 
-    The number of nodes comes from the placement; everything else from the rule, the profile or
+    The number of nodes comes from the configuration; everything else from the rule, the profile or
     `--set-resources`, so that one way of asking works for every stage.
 
     Raises:
         SubmissionFailed: `slurm_extra` cannot be read.
     """
     parameters: dict[str, Any] = {
-        "job_name": f"grpoflow-{experiment}",
-        "comment": comment(run),
+        "job_name": f"grpoflow-{name}",
+        "comment": comment,
         "nodes": nodes,
         "ntasks_per_node": 1,
         "stderr_to_stdout": True,
         "wckey": None,
         "additional_parameters": {
-            # a preempted job, or one whose node failed, comes back under its id and resumes
-            "requeue": True,
+            # a preempted job, or one whose node failed, comes back under its id
+            "requeue" if requeue else "no-requeue": True,
             # in place of submitit's USR2, which would kill a task that is still importing; CONT does nothing
             "signal": "CONT@1",
         },

@@ -308,7 +308,9 @@ class Node:
         # one text alone: of a model that was not trained it may well be odd
         found = [finding for finding in judge_completions([text]) if finding.gate == "one symbol"]
         if found and self.launch.config.trainer.quality_gate == "stop":
-            self._end("failed", f"{address}/infer/ returned {text!r}: {refusal(found)}", lasting=True)
+            self._refuse(
+                f"{address}/infer/ returned {text!r}: {refusal(found)}", self.roles.facts["resume_step"]
+            )
 
     # supervision
 
@@ -393,8 +395,12 @@ class Node:
             return
         found = self.quality.look(last=last)
         if found:
-            self.refused = self.quality.sound_step
-            self._end("failed", refusal(found), lasting=True)
+            self._refuse(refusal(found), self.quality.sound_step)
+
+    def _refuse(self, why: str, sound_step: int) -> Any:
+        """End the attempt for what it produced after this step."""
+        self.refused = sound_step
+        self._end("failed", why, lasting=True)
 
     def _check_progress(self, progress: Progress) -> None:
         self._check_quality()

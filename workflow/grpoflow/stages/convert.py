@@ -12,9 +12,12 @@ from typing import Any
 from grpoflow.checkpoints import check_hf_directory, check_mcore_directory
 from grpoflow.commands.convert import to_hf, to_mcore
 from grpoflow.commands.distributed import Ranks
+from grpoflow.config import Config
+from grpoflow.config.tuner import Parallel
 from grpoflow.fidelity import account
 from grpoflow.files import fingerprint
 from grpoflow.launch.ports import free_port
+from grpoflow.plan.conversion import conversion_of
 
 from .base import Stage, StageFailed, attempt_directory, finish, manifest_of
 from .inside import compare_tensors, convert_precision
@@ -49,11 +52,16 @@ def convert_to_mcore(stage: Stage) -> None:
 def _convert(stage: Stage, source: Path, work: Path) -> dict[str, Any]:
     config = stage.config
     checkpoint, back = work / "checkpoint", work / "round-trip"
-    stage.run("to_mcore", to_mcore(config, source, checkpoint, Ranks(master_port=free_port())))
+    conversion = conversion_of(config)
+    ranks = conversion_ranks(config)
+    parallel = conversion.parallel
+    stage.run("to_mcore", [to_mcore(config, source, checkpoint, at, parallel) for at in ranks])
     check_mcore_directory(checkpoint)
     # what Megatron does not hold must not be copied from the source here: the comparison would prove nothing
-    ranks = Ranks(master_port=free_port())
-    stage.run("to_hf", to_hf(config, checkpoint, source, back, ranks, save_missing_weights=False))
+    commands = [
+        to_hf(config, checkpoint, source, back, at, parallel, save_missing_weights=False) for at in ranks
+    ]
+    stage.run("to_hf", commands)
     accounting = account(back, source, config.model.torch_dtype, may_lack_mtp=True)
     absent = list(itertools.chain.from_iterable(accounting.absent.values()))
     compare_tensors(stage, back, source, absent)
@@ -61,7 +69,8 @@ def _convert(stage: Stage, source: Path, work: Path) -> dict[str, Any]:
     stage.say(f"{accounting.same + sum(accounting.converted.values())} tensors equal after a round trip")
     facts: dict[str, Any] = {"accounting": asdict(accounting)}
     # torch_dist may be loaded with another layout (Megatron-SWIFT docs, Quick-start)
-    facts["layout"] = {"format": "torch_dist", "tensor": 1, "pipeline": 1, "context": 1, "expert": 1}
+    layout = parallel or Parallel()
+    facts["layout"] = {"format": "torch_dist", **layout.model_dump(exclude={"expert_tensor"})}
     if config.convert.test_precision:
         facts["precision"] = _precision(stage, source, work)
     return facts
@@ -83,6 +92,12 @@ def _precision(stage: Stage, source: Path, work: Path) -> dict[str, float]:
     if not mean < MEAN_DIFFERENCE:
         raise StageFailed(f"the logits differ by {mean:.3g} on average (limit {MEAN_DIFFERENCE})")
     return {"mean_difference": mean, "largest_difference": largest}
+
+
+def conversion_ranks(config: Config) -> list[Ranks]:
+    """The ranks of `megatron export`, of each node."""
+    found, port = conversion_of(config), free_port()
+    return [Ranks(found.nproc_per_node, found.nodes, node, master_port=port) for node in range(found.nodes)]
 
 
 def start_directory(stage: Stage) -> Path:

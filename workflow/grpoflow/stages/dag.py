@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 from grpoflow.config import Config, load_experiments
 from grpoflow.config.identity import dataset_id, mcore_id, run_hash, sft_id
+from grpoflow.plan.conversion import conversion_of
+from grpoflow.preflight.probed import probe_id, probe_path
 
 RESULTS = Path("results")
 LOGS = Path("logs")
@@ -53,11 +55,26 @@ class Dag:
                 return next(c for c in self.experiments.values() if _of(identity, c) == wanted)
         return next(iter(self.experiments.values()))
 
+    @property
+    def wide_rules(self) -> set[str]:
+        """The rules for which an experiment needs several nodes, if it has them: they run as drivers."""
+        configs = self.experiments.values()
+        found = set()
+        if any(config.sft is not None and config.sft.nodes > 1 for config in configs):
+            found.add("sft")
+        if any(conversion_of(config).nodes > 1 for config in configs):
+            found |= {"convert_to_mcore", "export_hf"}
+        if any(config.cluster.probe for config in configs):
+            found.add("probe_nodes")
+        return found
+
     def targets(self, _: Wildcards) -> list[str]:
         """Every result of every stage. Snakemake does not miss a file that only a finished rule needs: with
         the last results alone, a removed manifest would not be made again."""
         found: list[str] = []
         for name, config in self.experiments.items():
+            if path := probe_path(config):
+                found.append(str(path))
             found.append(_shared("dataset", dataset_id(config)))
             if config.sft:
                 found.append(_shared("sft", sft_id(config)))
@@ -67,6 +84,11 @@ class Dag:
                 found.append(str(RESULTS / name / "endpoints.json"))
             found += [str(RESULTS / name / result) for result in EXPERIMENT_RESULTS]
         return list(dict.fromkeys(found))
+
+    def probe(self, wildcards: Wildcards) -> list[str]:
+        """What is known of the nodes, where they are to be probed."""
+        path = probe_path(self.config(wildcards))
+        return [str(path)] if path else []
 
     def base_model(self, wildcards: Wildcards) -> str:
         return str(Path(self.config(wildcards).model.path) / "config.json")
@@ -121,12 +143,13 @@ def _shared(stage: str, identity: str) -> str:
     return str(RESULTS / "shared" / stage / identity / MANIFEST)
 
 
-def _of(identity: Callable[[Config], str], config: Config) -> str | None:
+def _of(identity: Callable[[Config], str | None], config: Config) -> str | None:
     return None if identity is sft_id and config.sft is None else identity(config)
 
 
-IDENTITIES: dict[str, Callable[[Config], str]] = {
+IDENTITIES: dict[str, Callable[[Config], str | None]] = {
     "dataset": dataset_id,
     "sft": sft_id,
     "mcore": mcore_id,
+    "probe": probe_id,
 }

@@ -9,14 +9,13 @@ from typing import Any
 
 from grpoflow.checkpoints import TRACKER
 from grpoflow.commands.convert import to_hf
-from grpoflow.commands.distributed import Ranks
 from grpoflow.config import Config
 from grpoflow.fidelity import account, check_files
 from grpoflow.files import read_json, sha256, write_text
-from grpoflow.launch.ports import free_port
+from grpoflow.plan.conversion import conversion_of
 
 from .base import Stage, attempt_directory, finish, manifest_of
-from .convert import start_directory
+from .convert import conversion_ranks, start_directory
 from .inside import compare_logits, compare_tensors
 from .models import assemble_model, chosen_checkpoint
 
@@ -43,8 +42,12 @@ def export_hf(stage: Stage) -> None:
             if (checkpoint / TRACKER).is_file():
                 # the weights beside the optimizer, read by another way than the trainer's own export
                 trained = work / "converted"
-                ranks = Ranks(master_port=free_port())
-                stage.run("to_hf", to_hf(config, checkpoint, start, trained, ranks))
+                parallel = conversion_of(config).parallel
+                commands = [
+                    to_hf(config, checkpoint, start, trained, ranks, parallel)
+                    for ranks in conversion_ranks(config)
+                ]
+                stage.run("to_hf", commands)
             compare_tensors(stage, model, trained)
             checks["equal_to"] = str(checkpoint)
         compare_logits(stage, model, trained, dataset.parent / "val.jsonl", work / "logits.json")

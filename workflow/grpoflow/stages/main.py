@@ -10,6 +10,7 @@ from typing import Any
 from grpoflow.checkpoints import CheckpointError
 from grpoflow.files import new_log_directory
 from grpoflow.launch.driver import DriverOrphaned, JobFailed
+from grpoflow.launch.gang import GangFailed
 from grpoflow.launch.job import SubmissionFailed
 from grpoflow.launch.process import ProgramFailed
 from grpoflow.launch.resume import ResumeRefused
@@ -23,6 +24,7 @@ from .demo import demo_data, demo_model
 from .evaluate import evaluate
 from .export import export_hf
 from .preflight import preflight
+from .probe import probe_nodes
 from .report import report
 from .rl import rollout_server, train_grpo
 from .sft import sft
@@ -30,6 +32,7 @@ from .sft import sft
 STAGES: dict[str, Callable[[Stage], None]] = {
     "demo_data": demo_data,
     "demo_model": demo_model,
+    "probe_nodes": probe_nodes,
     "preflight": preflight,
     "cache_dataset": cache_dataset,
     "sft": sft,
@@ -43,7 +46,7 @@ STAGES: dict[str, Callable[[Stage], None]] = {
 RL_STAGES = ("rollout_server", "train_grpo")
 EXPECTED = (
     *(StageFailed, ProgramFailed, CheckpointError, PlanError),
-    *(SubmissionFailed, ResumeRefused, JobFailed, DriverOrphaned),
+    *(SubmissionFailed, ResumeRefused, JobFailed, GangFailed, DriverOrphaned),
 )
 
 
@@ -55,14 +58,16 @@ def run(job: Any) -> int:
     """
     subject = next((str(value) for _, value in job.wildcards.items()), "-")
     log = Path(job.log[0]) if job.log else None
+    dag = Dag(job.config)
     stage = Stage(
         name=job.rule,
         subject=subject,
-        config=Dag(job.config).config(job.wildcards),
+        config=dag.config(job.wildcards),
         input=dict(job.input.items()),
         output=Path(job.output[0]),
         logs=_logs(job.rule, subject),
         resources=dict(job.resources.items()),
+        is_driver=job.rule in dag.wide_rules and job.resources.get("launcher") == "slurm",
     )
     try:
         STAGES[job.rule](stage)

@@ -6,7 +6,7 @@ of the allocation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from grpoflow.config import Config
 from grpoflow.config.identity import dataset_id, mcore_id, run_hash, sft_id
 from grpoflow.config.tuner import Parallel
 from grpoflow.plan.auto import Choice
+from grpoflow.plan.conversion import conversion_of
 from grpoflow.plan.inputs import as_parallel, placement_of, sft_ranks_per_node
 from grpoflow.plan.layout import LayoutSpec
 from grpoflow.plan.memory import NOT_MODELLED, RankMemory
@@ -267,12 +268,15 @@ def _stages(subject: Subject, config: Config, placement: Placement) -> list[Plan
     if config.sft is not None:
         stages.append(_sft_stage(subject, config, dataset, start, gpus))
     if mcore is not None:
-        convert = [
-            to_mcore(config, start, mcore, Ranks()),
-            to_hf(config, mcore, start, mcore.parent / "back", Ranks()),
-        ]
         stages.append(
-            PlannedStage("convert_to_mcore", 1, min(gpus, 1), _commands(config, ("convert", convert)))
+            _conversion_stage(
+                config,
+                "convert_to_mcore",
+                lambda ranks, parallel: [
+                    to_mcore(config, start, mcore, ranks, parallel),
+                    to_hf(config, mcore, start, mcore.parent / "back", ranks, parallel),
+                ],
+            )
         )
     stages += _rl_stages(subject, config, placement, dataset, start, mcore, results)
     model = results / "model"
@@ -286,12 +290,16 @@ def _stages(subject: Subject, config: Config, placement: Placement) -> list[Plan
         min(config.rollout.tensor_parallel_size, gpus) if config.evaluate.engine == "vllm" else min(gpus, 1)
     )
     stages.append(PlannedStage("evaluate", 1, tensor, _commands(config, ("infer", ask))))
-    export = (
-        [to_hf(config, results / "checkpoint", start, results / "export" / "model", Ranks())]
-        if megatron
-        else []
+    model = results / "export" / "model"
+    stages.append(
+        _conversion_stage(
+            config,
+            "export_hf",
+            lambda ranks, parallel: (
+                [to_hf(config, results / "checkpoint", start, model, ranks, parallel)] if megatron else []
+            ),
+        )
     )
-    stages.append(PlannedStage("export_hf", 1, min(gpus, 1), _commands(config, ("export", export))))
     return [*stages, PlannedStage("report", 1, 0)]
 
 
@@ -303,6 +311,21 @@ def _commands(config: Config, named: tuple[str, Sequence[Command]]) -> tuple[Pla
 def _planned(config: Config, name: str, node: int, command: Command, **env: str) -> PlannedCommand:
     base = clean_environment(config, {})
     return PlannedCommand(name, node, command.argv, {**base, **command.env, **env})
+
+
+def _conversion_stage(
+    config: Config, name: str, commands: Callable[[Ranks, Parallel | None], list[Command]]
+) -> PlannedStage:
+    """`megatron export`, on as many ranks as it takes to hold the weights."""
+    found = conversion_of(config)
+    planned = []
+    for node in range(found.nodes):
+        at = ("node0", config.cluster.first_port) if found.nodes > 1 else ("127.0.0.1", 29500)
+        ranks = Ranks(found.nproc_per_node, found.nodes, node, *at)
+        program = name.partition("_")[0]
+        planned += [_planned(config, program, node, command) for command in commands(ranks, found.parallel)]
+    gpus = found.nproc_per_node if config.cluster.device == "cuda" else 0
+    return PlannedStage(name, found.nodes, gpus, tuple(planned))
 
 
 def _sft_stage(subject: Subject, config: Config, dataset: Path, start: Path, gpus: int) -> PlannedStage:

@@ -28,11 +28,14 @@ def sft(stage: Stage) -> None:
     cached = Path(stage.input["dataset"]).parent / "sft" / "train"
     with attempt_directory(stage) as work:
         run = work / "run"
-        ranks = Ranks(nproc_per_node=sft_ranks_per_node(config), master_port=free_port())
-        parallel = sft_parallel_of(config, ranks.world_size)
-        command = sft_command(config, cached, run, ranks, parallel)
+        nodes, per_node, port = config.sft.nodes if config.sft else 1, sft_ranks_per_node(config), free_port()
+        parallel = sft_parallel_of(config, nodes * per_node)
+        commands = [
+            sft_command(config, cached, run, Ranks(per_node, nodes, node, master_port=port), parallel)
+            for node in range(nodes)
+        ]
         log = run / "logging.jsonl"
-        stage.run("sft", command, lambda: metrics.progress(log))
+        stage.run("sft", commands, lambda: metrics.progress(log))
         steps = metrics.read_steps(log)
         check_learning(steps)
         checkpoint = last_checkpoint(run)

@@ -1,0 +1,14 @@
+rule probe_nodes:
+    output:
+        "results/shared/probe/{probe}/probe.json",
+    log:
+        "logs/rules/probe_nodes-{probe}.log",
+    conda:
+        "../../envs/orchestrator/environment.yaml"
+    resources:
+        mem_mb=16000,
+        runtime=15,
+    message:
+        "Look at the nodes: versions, GPUs, kernels, network"
+    script:
+        "../scripts/stage.py"
