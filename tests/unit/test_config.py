@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from configurations import config
 from grpoflow.config import Config, ConfigError, load_experiments, read_yaml
-from grpoflow.config.base import keys_of_kind
-from grpoflow.config.identity import run_hash
+from grpoflow.config.base import Section, convergence, keys_of_kind
+from grpoflow.config.identity import dataset_id, mcore_id, run_hash, sft_id
 from grpoflow.config.load import Problem, merge
 
 ROOT = Path(__file__).parents[2]
@@ -132,6 +132,43 @@ def test_execution_keys_leave_the_identity_alone() -> None:
     assert identity(preflight={"suppress": {"eval_batch": "why"}}) == same
     assert identity(trainer={"parallel": {"tensor": 4}}) == same
     assert identity(trainer={"seed": 1}) != same
+
+
+IDENTITIES = {
+    "run": "0eef483db827",
+    "dataset": "651cca1f9c2b",
+    "sft": "cea6d91b631d",
+    "mcore": "cea6d91b631d",
+}
+"""Of BASE with an sft section. A key of a later release leaves them as they are (`convergence(later=True)`):
+what was begun or made before goes on under its name."""
+
+
+def test_runs_of_earlier_releases_keep_their_identity() -> None:
+    sft = {"dataset": "s.jsonl", "global_batch_size": 8, "learning_rate": 1.0e-5, "epochs": 1}
+    found = load_experiments(config({"sft": sft}))["main"]
+    assert {
+        "run": run_hash(found),
+        "dataset": dataset_id(found),
+        "sft": sft_id(found),
+        "mcore": mcore_id(found),
+    } == IDENTITIES
+
+
+def test_a_later_key_counts_where_it_says_something_new() -> None:
+    class Now(Section):
+        old: int = convergence(1)
+        new: int = convergence(0, later=True)
+
+    class Then(Section):
+        old: int = convergence(1)
+
+    def identity(section: Section) -> dict[str, Any]:
+        return keys_of_kind(section, "convergence", later_defaults=False)
+
+    assert identity(Now()) == identity(Then()) == {"old": 1}
+    assert identity(Now(new=2)) == {"old": 1, "new": 2}
+    assert keys_of_kind(Now(), "convergence") == {"old": 1, "new": 0}
 
 
 def test_every_key_has_a_kind_and_a_meaning() -> None:

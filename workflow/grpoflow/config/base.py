@@ -50,9 +50,15 @@ class Section(BaseModel):
         return None if value == "null" and NoneType in kinds else value
 
 
-def convergence(default: Any = REQUIRED, **constraints: Any) -> Any:
-    """Declare a key that changes what is learned: part of the run's identity, a change makes a new run."""
-    return Field(default, json_schema_extra={"x-kind": "convergence"}, **constraints)
+def convergence(default: Any = REQUIRED, *, later: bool = False, **constraints: Any) -> Any:
+    """Declare a key that changes what is learned: part of the run's identity, a change makes a new run.
+
+    A key that comes `later`, in a release that has predecessors, has a default that does what they did and is
+    left out of the identity while it has it: runs that were begun before keep theirs. That default must never
+    change.
+    """
+    extra: Any = {"x-kind": "convergence"} | ({"x-later": True} if later else {})
+    return Field(default, json_schema_extra=extra, **constraints)
 
 
 def layout(default: Any = REQUIRED, **constraints: Any) -> Any:
@@ -78,15 +84,21 @@ def conflict(key: str, value: Any, why: str, legal: str) -> PydanticCustomError:
     return PydanticCustomError("conflict", text, {"key": key, "value": value, "legal": legal})
 
 
-def keys_of_kind(model: BaseModel, kind: Kind) -> dict[str, Any]:
-    """Return the values of one kind as nested plain dicts, in the shape of the configuration."""
+def keys_of_kind(model: BaseModel, kind: Kind, *, later_defaults: bool = True) -> dict[str, Any]:
+    """Return the values of one kind as nested plain dicts, in the shape of the configuration; without
+    `later_defaults` no key that was added later and has its default."""
     values: dict[str, Any] = {}
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)
         if isinstance(value, Section):
-            nested = keys_of_kind(value, kind)
+            nested = keys_of_kind(value, kind, later_defaults=later_defaults)
             if nested:
                 values[name] = nested
-        elif isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("x-kind") == kind:
+            continue
+        extra = field.json_schema_extra
+        said = extra if isinstance(extra, dict) else {}
+        if said.get("x-kind") == kind and (
+            later_defaults or not said.get("x-later") or value != field.default
+        ):
             values[name] = value
     return values

@@ -15,7 +15,7 @@ DATA_KEYS = ("data", "model", "rewards")
 
 def convergence_keys(config: Config) -> dict[str, Any]:
     """Everything that makes up the identity of a GRPO run."""
-    keys = keys_of_kind(config, "convergence")
+    keys = keys_of_kind(config, "convergence", later_defaults=False)
     return {name: value for name, value in keys.items() if name not in ("evaluate", "export")}
 
 

@@ -34,7 +34,7 @@ def launcher_of(resources: Mapping[str, Any]) -> str:
     if launcher not in ("slurm", "local"):
         raise StageFailed(
             f"the resource launcher is {launcher or 'not set'}: nothing says where the RL job is to run. The "
-            "profiles set it in default-resources (launcher=slurm in --profile slurm, launcher=local in --profile "
+            "profiles set it in default-resources (launcher=slurm in profiles/slurm, launcher=local in "
             "profiles/local), and a --default-resources on the command line replaces all of them, mem_mb and "
             "runtime included. Give --set-resources RULE:NAME=VALUE instead, such as "
             "train_grpo:slurm_partition=gpu, or edit the profile, or repeat its default-resources"
