@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from math import sqrt
 from pathlib import Path
+from statistics import mean, variance
 
 import pytest
 from workspace import ROOT, Workspace, processes_of
@@ -22,10 +24,16 @@ def rewards(workspace: Workspace, experiment: str) -> list[float]:
 
 
 def learned(found: list[float]) -> bool:
-    """The claim of the README: from a start between 0.2 and 0.5, at least 0.10 more at the end."""
+    """From a start between 0.2 and 0.5, at least 0.10 more at the end, and that is no noise.
+
+    The reward of a step varies by 0.13 with its 8 prompts: of runs that learn nothing, one in seven would gain
+    0.10 between the first and the last 4 of 40 steps.
+    """
     tenth = len(found) // 10
-    first, last = sum(found[:tenth]) / tenth, sum(found[-tenth:]) / tenth
-    return 0.2 <= first <= 0.5 and last - first >= 0.10
+    first, last = found[:tenth], found[-tenth:]
+    gain = mean(last) - mean(first)
+    noise = sqrt((variance(first) + variance(last)) / tenth)
+    return 0.2 <= mean(first) <= 0.5 and gain >= max(0.10, 3 * noise)
 
 
 def test_reward_rises(default_run: Run) -> None:
