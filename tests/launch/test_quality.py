@@ -189,3 +189,13 @@ def test_what_a_killed_supervisor_did_not_judge(found: Found, texts: list[str], 
         produced.step(step)
     judge_what_was_left(produced.run, settings, "1.0.1")
     assert produced.run.first_rollout.is_file() == sound
+
+
+def test_a_line_that_cannot_be_read_ends_no_run(found: Found) -> None:
+    produced, settings = found
+    quality = Quality(produced.run, settings, "1.0.0", 0)
+    with produced.run.completions.open("ab") as file:
+        file.write(b'{"prompt": ["\xff\n')
+    produced.step(1)
+    assert quality.look() == []
+    assert quality.judged

@@ -67,8 +67,7 @@ class Quality:
         ended, nothing more will be written."""
         new = self.log.read()
         if not self.judged and self.table is None and self.launch.config.trainer.log_completions:
-            lines = self.completions.read()
-            self.table = json.loads(lines[0]) if lines else None
+            self.table = next(map(_table, self.completions.read()), None)
         if not self.judged:
             self.steps += new
             own = [step for step in self.steps if step["step"] > self.resume_step]
@@ -98,8 +97,9 @@ class Quality:
             *judge_lengths(record, config.trainer.max_completion_length),
             *judge_agreement(record),
         ]
-        if self.table is not None:
-            found += judge_completions(self.table["completion"], self.launch.response_prefix)
+        if self.table:
+            texts = [text for text in self.table["completion"] if isinstance(text, str)]
+            found += judge_completions(texts, self.launch.response_prefix)
             weights = list(config.rewards.weight_of().values())
             if groups := reward_groups(self.table, record, weights):
                 found += judge_rewards(groups)
@@ -131,6 +131,15 @@ class Quality:
         if found or self.active:
             write_json(self.run.alarms, [*others, *over, *holding.values()])
         self.active = holding
+
+
+def _table(line: bytes) -> Mapping[str, Any]:
+    """A line of completions.jsonl; empty where it is none, which must not end a run."""
+    try:
+        found = json.loads(line.decode("utf-8", "replace"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) and {"prompt", "completion"} <= found.keys() else {}
 
 
 def _stops(found: Sequence[Finding]) -> list[Finding]:
