@@ -26,8 +26,8 @@ def rewards(workspace: Workspace, experiment: str) -> list[float]:
 def learned(found: list[float]) -> bool:
     """From a start between 0.2 and 0.5, at least 0.10 more at the end, and that is no noise.
 
-    The reward of a step varies by 0.13 with its 8 prompts: of runs that learn nothing, one in seven would gain
-    0.10 between the first and the last 4 of 40 steps.
+    The reward of a step varies by 0.13 with its 8 prompts: of runs that learn nothing, one in seven would
+    gain 0.10 between the first and the last 4 of 40 steps.
     """
     tenth = len(found) // 10
     first, last = found[:tenth], found[-tenth:]
