@@ -1,6 +1,6 @@
 """Time from the start of the RL job to its first step, parallel and sequential; cost of supervision.
 
-    .envs/orchestrator/bin/python benchmarks/bringup.py [--real] [--steps 40]
+    .envs/orchestrator/bin/python benchmarks/bringup.py [--real] [--steps 40] [--json FILE]
 
 Parallel is what the launcher does: a job on this machine whose roles start at once. Sequential starts the
 trainer when the server is ready, as a script would, with ms-swift connecting as it does by itself.
@@ -10,6 +10,7 @@ trainer when the server is ready, as a script would, with ms-swift connecting as
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -106,6 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--real", action="store_true", help="the real programs, on the CPU")
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     arguments = parser.parse_args()
     overlay = {"trainer": {"train_steps": arguments.steps}}
     speeds = {} if arguments.real else {"cluster": {"env": STANDIN}}
@@ -119,6 +121,17 @@ def main() -> None:
     print(f"ratio       {together / alone:7.2f} (goal: 0.6)")
     share = used / supervised
     print(f"supervision {used * 1000:7.1f} ms of CPU per step, {share:.1%} of a step's time (goal: 1 %)")
+    if arguments.json:
+        numbers = {
+            "programs": "real, on the CPU" if arguments.real else "stand-in",
+            "steps": arguments.steps,
+            "first_step_seconds": {"sequential": round(alone, 1), "parallel": round(together, 1)},
+            "ratio": round(together / alone, 3),
+            "step_seconds": {"unsupervised": round(bare, 3), "supervised": round(supervised, 3)},
+            "supervision_cpu_seconds_per_step": round(used, 4),
+            "supervision_share_of_a_step": round(share, 4),
+        }
+        arguments.json.write_text(json.dumps(numbers, indent=2) + "\n")
 
 
 if __name__ == "__main__":

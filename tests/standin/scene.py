@@ -17,6 +17,8 @@ from standin import install
 ROOT = Path(__file__).resolve().parents[2]
 REAL_ENVIRONMENT = ROOT / ".envs/cpu"
 STANDIN: dict[str, Any] = {"trainer": {"train_steps": 12, "save_steps": 4}}
+UNTRAINED: dict[str, Any] = {"trainer": {"quality_gate": "warn"}}
+"""What a model of random weights writes is garbage, and never ends."""
 
 
 class Scene:
@@ -45,7 +47,7 @@ class Scene:
     def raw(self, *overlays: dict[str, Any]) -> dict[str, Any]:
         """The demo configuration without SFT, as a plain dict."""
         raw: dict[str, Any] = merge(read_yaml(ROOT / "config/config.yaml"), self._here())
-        for overlay in ({} if self.real else STANDIN, *overlays):
+        for overlay in (UNTRAINED if self.real else STANDIN, *overlays):
             raw = merge(raw, overlay)
         return raw
 
