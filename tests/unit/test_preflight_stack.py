@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from configurations import config, environment
-from grpoflow.facts.probed import Probed, parse_probe, read_probe
+from grpoflow.config import load_experiments
 from grpoflow.preflight import check_raw
+from grpoflow.preflight.probed import Node, node_of, probe_path
 
 SEEN = {
     "torch": "2.11.0",
@@ -91,49 +92,44 @@ def test_nothing_is_said_on_a_cpu(tmp_path: Path) -> None:
 # --- probe.json ---
 
 
-def probe(results: Path, name: str = "shared/probe_nodes/0123/probe.json", **content: Any) -> None:
-    (results / name).parent.mkdir(parents=True, exist_ok=True)
-    (results / name).write_text(json.dumps(content))
+def probed(
+    here: Path, monkeypatch: pytest.MonkeyPatch, node: Any, changes: dict[str, str | None]
+) -> set[str]:
+    """The faults with `cluster.probe`, where a probe of this configuration says `node`."""
+    monkeypatch.chdir(here)
+    versions = {name: version for name, version in {**SEEN, **changes}.items() if version is not None}
+    overlay = {"cluster": {"environment": environment(here, **versions), "probe": True}}
+    settings = load_experiments(config(overlay))["main"]
+    path = probe_path(settings)
+    assert path is not None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(node if isinstance(node, str) else json.dumps({"nodes": [node]}))
+    return found(here, changes, overlay)
 
 
-def test_the_nodes_know_better_than_the_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    probe(tmp_path / "results", fla="0.6.0", triton="3.6.0+git", tilelang=None, compute_capability=[9, 0])
-    assert found(tmp_path, {"tilelang": "0.1.9"}, AMPERE) == {"fla_trains_on_hopper"}
-    probe(tmp_path / "results", fla="0.6.0", triton="3.6.0", tilelang="0.1.9", compute_capability="9.0")
-    assert found(tmp_path, {}, AMPERE) == set()
+def test_a_node_knows_better_than_the_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node: dict[str, Any] = {
+        "versions": {"fla-core": "0.6.0", "triton": "3.6.0"},
+        "gpus": [{"name": "H200", "capability": "9.0"}],
+    }
+    changes: dict[str, str | None] = {"tilelang": "0.1.9"}  # for the metadata alone
+    assert probed(tmp_path, monkeypatch, node, changes) == {"fla_trains_on_hopper"}
+    node["versions"]["tilelang"] = "0.1.9"
+    assert probed(tmp_path, monkeypatch, node, changes) == set()
 
 
 def test_two_cudnn_on_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    probe(tmp_path / "results", cudnn=["9.19.0", "9.14.0"])
-    assert found(tmp_path, {}) == {"one_cudnn_is_found"}
-    probe(tmp_path / "results", cudnn=["9.19.0", 91900, "9.19.0.56"])
-    assert found(tmp_path, {}) == set()
+    files = ["/env/nvidia/cudnn/lib/libcudnn.so.9", "/usr/lib/libcudnn.so.9.14.0"]
+    assert probed(tmp_path, monkeypatch, {"libraries": {"libcudnn": files}}, {}) == {"one_cudnn_is_found"}
+    assert probed(tmp_path, monkeypatch, {"libraries": {"libcudnn": files[:1]}}, {}) == set()
 
 
-def test_a_probe_names_transformer_engine_without_its_wheel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "node",
+    [{}, None, "{", "[]", {"versions": None, "gpus": [None], "libraries": {"libcudnn": 1}}, {"gpus": []}],
+)
+def test_what_a_probe_does_not_say_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: Any
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    probe(tmp_path / "results", transformer_engine="2.16.0", cublas=130100)
-    rule = {"transformer_engine_finds_its_cublas"}
-    assert found(tmp_path, {"transformer_engine_cu13": None, "nvidia_cublas": None}) == rule
-
-
-def test_fields_may_be_absent_or_say_nothing() -> None:
-    assert parse_probe({}) == Probed()
-    assert (
-        parse_probe({"torch": "?", "vllm": True, "cudnn": [None], "compute_capability": "none"}) == Probed()
-    )
-    assert parse_probe({"compute_capability": 90}).compute_capability == (9, 0)
-    assert parse_probe({"nodes": [{"torch": "2.11.0+cu130"}]}).packages == {"torch": "2.11.0+cu130"}
-    assert parse_probe({"versions": {"msgspec": None}}).missing == {"msgspec"}
-
-
-def test_a_torn_probe_or_one_of_another_environment_is_passed_over(tmp_path: Path) -> None:
-    probe(tmp_path, environment="envs/other", torch="2.10.0")
-    (tmp_path / "shared/probe").mkdir()
-    (tmp_path / "shared/probe/probe.json").write_text("{")
-    assert read_probe(tmp_path, "envs/mine") == Probed()
-    assert read_probe(tmp_path, "envs/other").packages == {"torch": "2.10.0"}
+    assert probed(tmp_path, monkeypatch, node, {"fla_core": "0.6.0"}) == set()
+    assert node_of(node) == Node()

@@ -10,6 +10,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +62,46 @@ def probed(config: Config) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = read_json(path)
     return found
+
+
+@dataclass(frozen=True)
+class Node:
+    """What checks ask about a probed node; what its probe does not say is empty.
+
+    Attributes:
+        packages: Versions by name of the distribution.
+        cudnn: Directories in which a program finds a cuDNN.
+        compute_capability: That of its first GPU.
+    """
+
+    packages: Mapping[str, str] = field(default_factory=dict)
+    cudnn: tuple[str, ...] = ()
+    compute_capability: tuple[int, int] | None = None
+
+
+def probed_node(config: Config) -> Node:
+    """The first probed node, or one of which nothing is known."""
+    try:
+        found = probed(config)
+    except (OSError, ValueError):
+        found = None
+    nodes = found.get("nodes") if isinstance(found, dict) else None
+    return node_of(nodes[0]) if isinstance(nodes, list) and nodes else Node()
+
+
+def node_of(node: Any) -> Node:
+    """Read a node as probe.json has it: every field may be absent."""
+    facts = node if isinstance(node, dict) else {}
+    versions, libraries, gpus = (facts.get(name) for name in ("versions", "libraries", "gpus"))
+    files = libraries.get("libcudnn") if isinstance(libraries, dict) else None
+    gpu = gpus[0] if isinstance(gpus, list) and gpus and isinstance(gpus[0], dict) else {}
+    capability = re.fullmatch(r"(\d+)\.(\d+)", str(gpu.get("capability")))
+    return Node(
+        packages={str(name): str(version) for name, version in versions.items()}
+        if isinstance(versions, dict)
+        else {},
+        cudnn=tuple(sorted({str(Path(str(file)).parent) for file in files}))
+        if isinstance(files, list)
+        else (),
+        compute_capability=(int(capability[1]), int(capability[2])) if capability else None,
+    )

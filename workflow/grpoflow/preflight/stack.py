@@ -51,8 +51,6 @@ def transformer_engine_finds_its_cublas(subject: Subject) -> Iterator[Finding]:
     if subject.config.cluster.device != "cuda" or not _trains_with_megatron(subject):
         return
     package = "transformer-engine-cu13"
-    if package not in subject.software and _fits(subject, "nvidia-cublas", ">=13"):
-        package = "transformer-engine"  # of a probe, which knows no wheels
     if _fits(subject, package, ">=2.13") and _fits(subject, "nvidia-cublas", "<13.2"):
         why = (
             f"{package} {subject.software[package]} needs a symbol that came with cuBLAS 13.2; nvidia-cublas "
@@ -75,9 +73,9 @@ def one_cudnn_is_found(subject: Subject) -> Iterator[Finding]:
         return
     wheels = [name for name in ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13") if name in subject.software]
     named = [f"{name} {subject.software[name]}" for name in wheels]
-    found = list(subject.probed.cudnn)
-    if len(wheels) > 1 or len(found) > 1:
-        which = ", ".join(found if len(found) > 1 else named)
+    found = subject.node.cudnn if len(subject.node.cudnn) > 1 else named
+    if len(found) > 1:
+        which = ", ".join(found)
         why = f"more than one cuDNN ({which}): torch's own must be found first"
         prefix = subject.config.cluster.environment
         first = f"{prefix}/lib/python3.12/site-packages/nvidia/cudnn/lib"

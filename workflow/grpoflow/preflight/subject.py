@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from grpoflow.config import Config
 from grpoflow.config.tuner import Parallel
 from grpoflow.facts.installed import installed_packages
-from grpoflow.facts.probed import Probed, read_probe
 from grpoflow.models.architecture import Architecture, ArchitectureError
 from grpoflow.plan.auto import Choice
 from grpoflow.plan.hardware import GPUS, Gpu
@@ -26,6 +25,8 @@ from grpoflow.plan.inputs import (
 )
 from grpoflow.plan.layout import LayoutSpec
 from grpoflow.plan.problem import PlanError
+
+from .probed import Node, probed_node
 
 
 @dataclass(frozen=True)
@@ -82,22 +83,21 @@ class Subject:
         return installed_packages(self.config.cluster.environment)
 
     @cached_property
-    def probed(self) -> Probed:
-        """What the nodes said of their software; nothing where they were not asked."""
-        return read_probe(Path("results"), self.config.cluster.environment)
+    def node(self) -> Node:
+        """What the first of the probed nodes said; nothing where none was probed."""
+        return probed_node(self.config)
 
-    @cached_property
-    def software(self) -> dict[str, str]:
-        """Versions by package: those of the nodes where they are known, else those of the environment."""
-        found = {**self.packages, **self.probed.packages}
-        return {name: version for name, version in found.items() if name not in self.probed.missing}
+    @property
+    def software(self) -> Mapping[str, str]:
+        """Versions by package: those that a node sees, else those of the environment's metadata."""
+        return self.node.packages or self.packages
 
     @property
     def compute_capability(self) -> tuple[int, int] | None:
         """That of the nodes' GPUs, or of the configured one; None on a CPU and for an unknown GPU."""
         if self.config.cluster.device != "cuda":
             return None
-        return self.probed.compute_capability or (self.gpu.compute_capability if self.gpu else None)
+        return self.node.compute_capability or (self.gpu.compute_capability if self.gpu else None)
 
     @property
     def megatron_core(self) -> tuple[int, int]:
