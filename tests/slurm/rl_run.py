@@ -141,6 +141,23 @@ class RlRun:
         assert newest is not None
         assert newest.step == steps
 
+    def check_prompts(self) -> int:
+        """Steps that were done again were done with the same prompts; return how many there were.
+
+        Each attempt counts its rollouts from 0 (gen_step), and starts where its checkpoint was.
+        """
+        rollouts = [json.loads(line) for line in self.run.completions.read_text().splitlines()]
+        resumed = [read_json(a.facts)["resume_step"] for a in self.run.attempts(self.run.jobs())]
+        started = iter(resumed)
+        of_step: dict[int, list[list[str]]] = {}
+        for rollout in rollouts:
+            if rollout["gen_step"][0] == 0:
+                at = next(started)
+            of_step.setdefault(at + rollout["gen_step"][0] + 1, []).append(sorted(rollout["prompt"]))
+        assert all(one == prompts[0] for prompts in of_step.values() for one in prompts)
+        assert len({tuple(prompts[0]) for prompts in of_step.values()}) > 1
+        return sum(len(prompts) - 1 for prompts in of_step.values())
+
     # processes
 
     def processes(self, *words: str) -> list[int]:

@@ -112,6 +112,7 @@ def test_01_trainer_killed(runs: Runs) -> None:
     rl.kill("trainer.py")
     driver.succeeds()
     rl.check_complete(STEPS, interruptions=1)
+    assert rl.check_prompts() > 0
     assert "trainer0 ended with exit code 1" in driver.said
     assert "SIGKILL" in driver.said
 
@@ -180,6 +181,30 @@ def test_05_preempted(runs: Runs) -> None:
     rl.check_complete(STEPS, interruptions=1)
     assert [end["status"] for end in rl.ends()] == ["preempted", "complete"]
     assert "preemption" in rl.ends()[0]["cause"]
+
+
+def test_05_preempted_with_time_to_save(runs: Runs) -> None:
+    """The partition leaves a minute: saved at the next step, nothing is repeated."""
+    runs.cluster.run("scontrol", "update", "partitionname=low", "GraceTime=60")
+    try:
+        rl = runs.new(
+            {"trainer": {"stop_margin": 5}},
+            speeds={"STEP": 1},
+            slurm_partition="low",
+            gres="gpu:a800:8",
+            slurm_extra="--nodelist=a800-3",
+        )
+        driver = rl.drive()
+        rl.wait_for_step(5)
+        high = ("--partition=high", "--nodelist=a800-3", "--gpus-per-node=a800:8", "--mem=500")
+        runs.cluster.run("srun", *high, "true")
+        rl.start_now()
+        driver.succeeds()
+    finally:
+        runs.cluster.run("scontrol", "update", "partitionname=low", "GraceTime=0")
+    rl.check_complete(STEPS, interruptions=0)
+    assert [end["status"] for end in rl.ends()] == ["preempted", "complete"]
+    assert "saved checkpoint-" in rl.ends()[0]["cause"]
 
 
 @together

@@ -18,11 +18,13 @@ from grpoflow.commands.distributed import Ranks, torchrun_environment
 from grpoflow.config import Config
 from grpoflow.launch.gang import Gang, GangFailed
 from grpoflow.launch.slurm import jobs_with_comment
+from grpoflow.preflight.probed import probe_path, probed
 from grpoflow.stages import convert
 from grpoflow.stages.base import Stage, StageFailed
 from grpoflow.stages.dag import Dag
+from grpoflow.stages.probe import probe_nodes
 from rl_run import wait
-from scene import ROOT, Scene
+from scene import REAL_ENVIRONMENT, ROOT, Scene
 
 pytestmark = pytest.mark.slurm
 
@@ -162,6 +164,26 @@ def test_a_large_model_is_converted_over_nodes(
         assert (tmp_path / f"logs/to_mcore-{node}.log").read_text().startswith(f"export 8 {layout}")
     with pytest.raises(StageFailed, match="to_mcore needs 3 nodes: use --profile slurm"):
         convert.convert_to_mcore(stage(is_driver=False))
+
+
+@pytest.mark.real
+def test_two_nodes_are_probed(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    there = {"environment": str(REAL_ENVIRONMENT), "probe": True}
+    config = scene.config({"cluster": there, "rollout": {"nodes": 1, "gpus": None}})
+    path = probe_path(config)
+    assert path is not None
+    path.parent.mkdir(parents=True)
+    (tmp_path / "logs").mkdir()
+    resources = {**RESOURCES, "mem_mb": 4000}
+    logs = tmp_path / "logs"
+    stage = Stage("probe_nodes", "x", config, {}, path.absolute(), logs, resources, is_driver=True)
+    probe_nodes(stage)
+    found = probed(config)
+    assert found is not None
+    assert [node["network"]["backend"] for node in found["nodes"]] == ["gloo", "gloo"]
+    assert all(node["network"]["gb_per_second"] > 0 for node in found["nodes"])
+    assert all(node["canary"] is None for node in found["nodes"])
 
 
 def _text(path: Path) -> str:

@@ -150,7 +150,11 @@ class Trainer:
             state.should_save = True
         if self.group.is_last:
             rewards = [zlib.crc32(text.encode()) % 101 / 100 for text in texts]
-            table = {"gen_step": [state.iteration - 1] * len(prompts), "prompt": prompts, "completion": texts}
+            table = {
+                "gen_step": [state.iteration - self.first - 1] * len(prompts),
+                "prompt": prompts,
+                "completion": texts,
+            }
             self._append("completions.jsonl", table | {"TextReward": rewards, "advantages": rewards})
             if state.iteration == 1 or state.iteration % args.logging_steps == 0:
                 self._log()

@@ -105,7 +105,7 @@ def _of_gpus(config: Config, node: dict[str, Any]) -> Iterator[str]:
     if len(gpus) < config.cluster.gpus_per_node:
         wanted = config.cluster.gpus_per_node
         yield f"{len(gpus)} GPUs, cluster.gpus_per_node says {wanted}; see gres of the rule"
-    wrong = {gpu["name"] for gpu in gpus} - {config.cluster.gpu}
+    wrong = {gpu["name"] for gpu in gpus} - {config.cluster.gpu.removeprefix("NVIDIA ")}
     if wrong:
         names = ", ".join(sorted(wrong))
         yield f"it has {names}, cluster.gpu says {config.cluster.gpu}: memory and time are estimated for that"

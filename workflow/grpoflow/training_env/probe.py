@@ -185,7 +185,7 @@ def canary(directory: Path, rank: int, size: int) -> str | None:
 
 
 def network(rank: int, size: int) -> dict[str, Any]:
-    """An all-reduce between the nodes: GB/s of the algorithm, as nccl-tests counts it."""
+    """An all-reduce between the nodes, and its bus bandwidth as nccl-tests counts it."""
     from datetime import timedelta  # noqa: PLC0415
 
     import torch  # noqa: PLC0415
