@@ -22,7 +22,7 @@ orms["length"] = Length
 EXPERIMENTS = """
 sft: null
 rewards: {plugin: length.py, functions: [length], weights: null}
-trainer: {train_steps: 2, save_steps: 2}
+trainer: {train_steps: 2, save_steps: 2, quality_gate: warn}
 experiments:
   swift_lora:
     trainer: {backend: swift, tuner: lora}
@@ -53,6 +53,14 @@ def test_trains_to_the_last_step(matrix: Workspace, name: str) -> None:
     log = (matrix.path / f"logs/{name}/train_grpo/latest/trainer0.log").read_text()
     program = "swift/cli/rlhf.py" if name.startswith("swift") else "swift/cli/_megatron/rlhf.py"
     assert program in log
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_garbage_of_an_untrained_model_is_noticed(matrix: Workspace, name: str) -> None:
+    """In the files of both backends."""
+    alarms = matrix.json(f"results/{name}/train.json")["alarms"]
+    assert {alarm["gate"] for alarm in alarms} & {"broken text", "length", "thinking"}
+    assert all(alarm["step"] == 1 for alarm in alarms)
 
 
 def test_no_process_is_left(matrix: Workspace) -> None:
