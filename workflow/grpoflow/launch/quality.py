@@ -75,18 +75,20 @@ class Quality:
             # swift rlhf writes the completions after the line of the log
             if not own or not (expected or last or len(own) > 1):
                 return []
+            step = int(own[0]["step"])
             found = self._first_rollout(own[0])
             self.judged = not _stops(found)
             if self.judged:
-                write_json(self.run.first_rollout, {"attempt": self.attempt, "step": own[0]["step"]})
+                write_json(self.run.first_rollout, {"attempt": self.attempt, "step": step})
         elif new:
             self.steps = [*self.steps, *new][-HISTORY:]
+            step = int(self.steps[-1]["step"])
             found = self._weakened(
                 judge_history(self.steps, self.launch.config.trainer.max_completion_length)
             )
         else:
             return []
-        self._tell(found)
+        self._tell(found, step)
         if not (stops := _stops(found)):
             self.sound_step = int(self.steps[-1]["step"])
         return stops
@@ -112,10 +114,9 @@ class Quality:
             return list(found)
         return [replace(item, level="alarm") for item in found]
 
-    def _tell(self, found: Sequence[Finding]) -> None:
+    def _tell(self, found: Sequence[Finding], step: int) -> None:
         """Write down the alarms: one entry from the step at which a gate raised it to the last one that it
         held for."""
-        step = self.steps[-1]["step"]
         entries = read_json(self.run.alarms) if self.run.alarms.is_file() else []
         others = [entry for entry in entries if entry not in self.active.values()]
         holding = {}
