@@ -31,7 +31,7 @@ RUNNING = {
 @pytest.fixture
 def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Programs that print the files of their name in the directory returned, and fail with NAME.err."""
-    for name in ("scontrol", "squeue", "scancel", "sinfo"):
+    for name in ("scontrol", "squeue", "scancel", "sinfo", "sbatch"):
         program = tmp_path / "bin" / name
         program.parent.mkdir(exist_ok=True)
         program.write_text(
@@ -129,3 +129,22 @@ def test_why_a_job_was_signalled(answers: Path, changes: dict[str, object], stat
     found = end_of_signalled_job(AttemptKey("7"))
     assert (found.status, why in found.why) == (status, True)
     assert (found.grace is not None) == ("preempt" in changes)
+
+
+@pytest.mark.parametrize(
+    ("said", "meaning"),
+    [
+        ("allocation failure: Requested node configuration is not available", "refused"),
+        ("allocation failure: Invalid account or account/partition combination specified", "refused"),
+        ("allocation failure: Required Node not available (down, drained or reserved)", "waits"),
+        ("allocation failure: Requested nodes are busy", "waits"),
+        ("sbatch: error: Unable to contact slurm controller (connect failure)", "no answer"),
+    ],
+)
+def test_a_rehearsal(answers: Path, said: str, meaning: str) -> None:
+    (answers / "sbatch.err").write_text(f"{said}\n")
+    if meaning == "waits":
+        assert slurm.rehearse("#!/bin/sh").startswith(f"it would have to wait: {said}")
+        return
+    with pytest.raises(slurm.Refused if meaning == "refused" else slurm.NoAnswer, match=r"fail|contact"):
+        slurm.rehearse("#!/bin/sh")

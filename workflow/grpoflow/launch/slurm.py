@@ -14,6 +14,9 @@ from datetime import datetime
 
 SECONDS = 30.0
 UNKNOWN_JOB = "Invalid job id"
+WAITS = ("Required Node not available", "Requested nodes are busy", "DOWN, DRAINED")
+"""What `sbatch --test-only` calls a failure and sbatch itself leaves pending: nodes that are down, or in a
+maintenance reservation, for now."""
 UNREACHABLE = ("Unable to contact", "Connection refused", "resolve_ctls_from_dns", "Unable to process config")
 FIELD = re.compile(r"(?:^|\s)([A-Za-z_:/]+)=(\S*)")
 PENDING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "SUSPENDED"}
@@ -129,6 +132,8 @@ def rehearse(script: str) -> str:
         return said
     if any(sign in said for sign in UNREACHABLE):
         raise NoAnswer(said)
+    if any(sign in said for sign in WAITS):
+        return f"it would have to wait: {said}"
     raise Refused(said)
 
 
