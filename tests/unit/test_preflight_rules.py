@@ -458,7 +458,7 @@ def test_rule_fires_and_names_its_key(rule: str, tmp_path: Path) -> None:
     found = {problem.id: problem for problem in report.problems}
     assert rule in found, list(found)
     assert key in {problem.key for problem in report.problems if problem.id == rule}
-    assert found[rule].why
+    assert len(found[rule].why.split()) > 4, "a message says why, and what happens otherwise"
     assert found[rule].evidence
 
 
@@ -479,7 +479,7 @@ def test_every_refusal_offers_something_legal(tmp_path: Path) -> None:
     for rule, (_, overlay) in FIRES.items():
         _, report = check_raw(resolve(tmp_path / rule, overlay))
         without |= {p.id for p in report.problems if p.level == "refuse" and not p.legal}
-    assert without == {"auto_layout_is_legal", "auto_layout_fits"}
+    assert without == {"auto_layout_is_legal"}
 
 
 def test_suppressing_needs_the_id_and_shows_the_reason() -> None:

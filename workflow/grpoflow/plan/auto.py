@@ -135,7 +135,7 @@ def _no_legal_layout(arch: Architecture, world_size: int, batch: BatchSpec) -> P
     why = (
         f"no layout of {world_size} ranks is legal for this {arch.model_type} and global_batch_size "
         f"{batch.global_batch_size}, micro_batch_size {batch.micro_batch_size}, num_generations "
-        f"{batch.num_generations}"
+        f"{batch.num_generations}; with trainer.parallel: {{tensor: 1}} the report says which rule is broken"
     )
     return Problem("auto_layout_is_legal", "trainer.parallel", "auto", why)
 

@@ -135,7 +135,13 @@ def _check_tensor(arch: Architecture, layout: LayoutSpec, megatron_core: tuple[i
     width = arch.moe.shared_intermediate_size if arch.moe else arch.intermediate_size or tp
     legal = _legal(tp, arch.attention_heads, lambda size: _tensor_rule(arch, size, megatron_core))
     problems = [
-        Problem(f"tp_divides_{key}", "tensor_model_parallel_size", tp, f"must divide {key} {count}", legal)
+        Problem(
+            f"tp_divides_{key}",
+            "tensor_model_parallel_size",
+            tp,
+            f"must divide {key} {count} of the model, of which every rank has an equal part",
+            legal,
+        )
         for key, count in (
             ("num_attention_heads", arch.attention_heads),
             ("linear_num_key_heads", arch.gdn.key_heads),
@@ -153,7 +159,7 @@ def _check_tensor(arch: Architecture, layout: LayoutSpec, megatron_core: tuple[i
         problems.append(Problem("tp_fits_kv_heads", "tensor_model_parallel_size", tp, why, legal))
     if arch.moe and tp > 1 and not layout.sequence_parallel:
         why = (
-            "a mixture of experts with tensor parallelism needs it "
+            f"a mixture of experts with TP {tp} needs it, megatron-core stops without "
             "(megatron/core/transformer/moe/moe_layer.py)"
         )
         problems.append(Problem("moe_needs_sequence_parallel", "sequence_parallel", False, why, (True,)))
@@ -225,8 +231,11 @@ def _check_pipeline(arch: Architecture, layout: LayoutSpec) -> list[Problem]:
 
 def _check_expert(arch: Architecture, layout: LayoutSpec) -> list[Problem]:
     if arch.moe is None:
+        nothing = "there are no experts to split, and ms-swift takes 1 without a word"
         return [
-            Problem("dense_has_no_experts", key, value, f"{arch.model_type} is a dense model", (1,))
+            Problem(
+                "dense_has_no_experts", key, value, f"{arch.model_type} is a dense model: {nothing}", (1,)
+            )
             for key, value in (
                 ("expert_model_parallel_size", layout.ep),
                 ("expert_tensor_parallel_size", layout.etp),
@@ -240,7 +249,7 @@ def _check_expert(arch: Architecture, layout: LayoutSpec) -> list[Problem]:
         problems.append(Problem("ep_divides_experts", "expert_model_parallel_size", layout.ep, why, legal))
     width = arch.moe.intermediate_size
     if width % layout.etp:
-        why = f"must divide moe_intermediate_size {width}"
+        why = f"must divide moe_intermediate_size {width} of the model, of which every rank has an equal part"
         legal = nearest(layout.etp, divisors(width), 3)
         problems.append(
             Problem("etp_divides_expert_width", "expert_tensor_parallel_size", layout.etp, why, legal)

@@ -57,7 +57,8 @@ def arguments_are_known(subject: Subject) -> Iterator[Finding]:
             id = {"unknown": "argument_exists", "renamed": "argument_was_renamed"}.get(
                 problem.kind, "argument_has_a_legal_value"
             )
-            why = f"`{given.command}`: {problem.message}"
+            message = problem.message.removeprefix(f"{problem.argument}: ")
+            why = message if f"`{given.command}`" in message else f"`{given.command}`: {message}"
             level: Level = "refuse" if problem.severity == "error" else "warn"
             key, value = f"{given.section}.args.{problem.argument}", given.args[problem.argument]
             legal: tuple[object, ...] = problem.legal or ("leave it out",)
@@ -77,7 +78,8 @@ def argument_is_not_modelled(subject: Subject) -> Iterator[Finding]:
                 why = "the workflow sets it: it follows from the stage, the placement or the run directory"
                 yield Finding(f"{given.section}.args.{name}", value, why, ("leave it out",))
             elif key:
-                yield Finding(f"{given.section}.args.{name}", value, f"give it as {key}", (key,))
+                why = f"give it as {key}, which the plan and the checks read"
+                yield Finding(f"{given.section}.args.{name}", value, why, (key,))
 
 
 @rule(evidence="swift cli/main.py:66")
@@ -185,7 +187,7 @@ def arguments_agree(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 f"{prefix}.packing",
                 True,
-                "not with lazy_tokenize",
+                f"with {prefix}.lazy_tokenize ms-swift stops: rows must be tokenised before they are packed",
                 (False,),
                 rule="packing_needs_tokenised_rows",
             )
@@ -193,12 +195,12 @@ def arguments_agree(subject: Subject) -> Iterator[Finding]:
             other = (
                 "lazy_tokenize"
                 if lazy
-                else "padding_free, which is on unless trainer.args.padding_free is false"
+                else f"padding_free, which is on unless {prefix}.padding_free is false"
             )
             yield Finding(
                 f"{prefix}.group_by_length",
                 True,
-                f"not with {other}",
+                f"ms-swift stops with {other}",
                 (False,),
                 rule="group_by_length_needs_lengths",
             )
@@ -219,7 +221,9 @@ def arguments_agree(subject: Subject) -> Iterator[Finding]:
                         f"{prefix}.{key}", args[key], why, ("leave it out",), rule="recompute_arguments_agree"
                     )
     if "soft_overlong" in config.rewards.functions and config.trainer.args.get("soft_cache_length") is None:
-        why = "the reward soft_overlong needs it"
+        why = (
+            "the reward soft_overlong takes points off in the last so many tokens; ms-swift stops without it"
+        )
         legal = (config.trainer.max_completion_length // 5,)
         yield Finding("trainer.args.soft_cache_length", None, why, legal, rule="soft_overlong_has_a_length")
 

@@ -58,9 +58,9 @@ def rows_are_valid(subject: Subject) -> Iterator[Finding]:
             )
             total = len(dataset.rows) + sum(dataset.rejected.values())
             why = f"{sum(dataset.rejected.values())} of {total} rows are invalid: {reasons}"
-            yield Finding(
-                key, str(dataset.path), why, level="refuse" if strict or not dataset.rows else "warn"
-            )
+            legal = ("data.on_invalid: drop",) if strict and dataset.rows else ()
+            level: Level = "refuse" if strict or not dataset.rows else "warn"
+            yield Finding(key, str(dataset.path), why, legal, level)
 
 
 @rule(evidence="swift megatron/arguments/megatron_args.py:1149-1152", needs="data")
@@ -71,7 +71,9 @@ def there_are_enough_rows(subject: Subject) -> Iterator[Finding]:
         return
     needed = 1 if batch is None else max(batch.micro_batch_size * batch.dp_size, batch.rollout_prompts)
     if len(train.rows) < needed:
-        why = f"{len(train.rows)} valid rows; one rollout takes {needed} prompts"
+        why = (
+            f"{len(train.rows)} valid rows, and one rollout takes {needed}: training would end without a step"
+        )
         yield Finding("data.train", str(train.path), why, (f"{needed} rows or more",))
 
 
@@ -90,7 +92,7 @@ def server_accepts_the_images(subject: Subject) -> Iterator[Finding]:
     rollout = subject.config.rollout
     most = max((dataset.most_images for _, dataset in _prompts(subject)), default=0)
     if rollout.mode == "server" and most > rollout.limit_images:
-        why = f"a row has {most} images"
+        why = f"a row has {most} images, and the server refuses a prompt with more than this"
         yield Finding("rollout.limit_images", rollout.limit_images, why, (most,))
 
 

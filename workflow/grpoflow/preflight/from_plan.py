@@ -51,6 +51,7 @@ def finding(problem: Problem, subject: Subject, section: str, rule: str | None =
         key = KEYS[key]
         if key in ("trainer.gpus", "rollout.gpus"):
             value, legal = _count(value), tuple(_count(item) for item in legal)
+            why = f"a node has {subject.config.cluster.gpus_per_node} GPUs (cluster.gpus_per_node)"
     elif "." not in key:
         key = f"{section}.args.{key}"
     return Finding(key, value, why, legal, level, rule or problem.id)

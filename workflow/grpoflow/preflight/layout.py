@@ -10,6 +10,7 @@ from grpoflow.plan.layout import check_layout, check_vllm_tp, check_world_size
 from grpoflow.plan.placement import check_placement
 
 from .from_plan import finding
+from .memory import helps
 from .rules import Finding, rule, rules
 from .subject import Layout, Subject
 
@@ -130,7 +131,8 @@ def _layout(subject: Subject, layout: Layout, section: str) -> Iterator[Finding]
         for problem in layout.problem.problems:
             if problem.id != "gpu_is_known":
                 found = finding(problem, subject, section)
-                yield Finding(f"{section}.parallel", "auto", found.why, found.legal, found.level, found.rule)
+                legal = helps(subject, section) if problem.id == "auto_layout_fits" else ()
+                yield Finding(f"{section}.parallel", "auto", found.why, legal, found.level, found.rule)
     arch = subject.architecture
     if layout.spec is None or arch is None:
         return
@@ -196,4 +198,5 @@ def swift_backend_ignores_layout(subject: Subject) -> Iterator[Finding]:
     for name, tuner in (("trainer", subject.config.trainer), ("sft", subject.config.sft)):
         if tuner is not None and tuner.backend == "swift" and tuner.parallel != "auto":
             why = "the swift backend has no tensor, pipeline or expert parallelism; use deepspeed: zero3"
-            yield Finding(f"{name}.parallel", "given", why, ("auto",))
+            given = {axis: size for axis, size in tuner.parallel.model_dump().items() if size > 1}
+            yield Finding(f"{name}.parallel", given, why, ("auto",))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from math import ceil
 from pathlib import Path
 
 from grpoflow.plan.auto import MEMORY_SHARE
@@ -75,7 +76,7 @@ def _fits(subject: Subject, ranks: list[RankMemory], section: str) -> Iterator[F
         f"{fullest.peak_phase} phase ({items} GiB); the estimate is a lower bound"
     )
     level: Level = "refuse" if fullest.peak > limit else "warn"
-    yield Finding(f"{section}.parallel", str(_layout(subject, section)), why, _helps(subject, section), level)
+    yield Finding(f"{section}.parallel", str(_layout(subject, section)), why, helps(subject, section), level)
 
 
 def section_is_swift(subject: Subject, section: str) -> bool:
@@ -94,7 +95,8 @@ def _layout(subject: Subject, section: str) -> object:
     return layout.spec
 
 
-def _helps(subject: Subject, section: str) -> tuple[str, ...]:
+def helps(subject: Subject, section: str) -> tuple[str, ...]:
+    """What makes a trainer smaller, as keys with values."""
     tuner = subject.config.sft if section == "sft" else subject.config.trainer
     if tuner is None:
         return ()
@@ -198,5 +200,10 @@ def host_memory_holds_what_is_offloaded(subject: Subject) -> Iterator[Finding]:
     for section, ranks, per_node in sections:
         needed = host_bytes_per_node(ranks, per_node) / GIB
         if limit is not None and needed > TIGHT_SHARE * limit:
-            why = f"about {needed:.0f} GiB of pinned memory per node for what the {section} offloads"
-            yield Finding("cluster.host_memory_gib", limit, why, (f"{section}.nodes: more",))
+            tuner = config.sft if section == "sft" and config.sft else config.trainer
+            enough = ceil(tuner.nodes * needed / (TIGHT_SHARE * limit))
+            why = (
+                f"what the {section} offloads takes about {needed:.0f} GiB of pinned memory per node, and "
+                f"{1 - TIGHT_SHARE:.0%} should stay free: the kernel kills a rank when it runs out"
+            )
+            yield Finding("cluster.host_memory_gib", limit, why, (f"{section}.nodes: {enough}",))

@@ -135,7 +135,7 @@ def checkpoint_is_not_fp8(subject: Subject) -> Iterator[Finding]:
     quantised = subject.hf_config.get("quantization_config")
     method = quantised.get("quant_method") if isinstance(quantised, Mapping) else None
     if method is not None and subject.gpu is not None and not subject.gpu.fp8:
-        why = f"config.json says quantization_config {method}; train the bf16 checkpoint"
+        why = f"{subject.gpu.name} has no FP8 tensor cores, and config.json says quantization_config {method}"
         yield Finding("model.path", subject.config.model.path, why, ("the bf16 checkpoint",))
 
 
@@ -163,7 +163,8 @@ def quantised_weights_are_not_synced(subject: Subject) -> Iterator[Finding]:
     for name in ("quant_bits", "quant_method"):
         value = subject.config.trainer.args.get(name)
         if value:
-            yield Finding(f"trainer.args.{name}", value, "vLLM gets full weights", ("leave it out",))
+            why = "vLLM gets full weights and cannot take them over into a quantised model"
+            yield Finding(f"trainer.args.{name}", value, why, ("leave it out",))
 
 
 @rule(evidence="ms-swift#5400, ms-swift#9719, ms-swift#8145", level="warn")
@@ -192,9 +193,11 @@ def zero3_sync_is_right(subject: Subject) -> Iterator[Finding]:
     except VersionError:
         fixed = False
     if not fixed:
+        release = installed or "(release not known)"
         why = (
-            f"with {trainer.nodes} trainer nodes and deepspeed {installed or '(release not known)'}: seen "
-            "with deepspeed 0.14.4, transformers 5.3.0 and vllm 0.17.0; ZeRO-2 and single nodes were right"
+            f"with {trainer.nodes} trainer nodes and deepspeed {release} the first "
+            "sync may give the server wrong weights: seen with deepspeed 0.14.4, transformers 5.3.0 and "
+            "vllm 0.17.0; ZeRO-2 and single nodes were right"
         )
         yield Finding("trainer.deepspeed", "zero3", why, ("zero2",), "refuse" if installed else "warn")
 

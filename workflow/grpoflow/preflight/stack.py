@@ -76,10 +76,13 @@ def one_cudnn_is_found(subject: Subject) -> Iterator[Finding]:
     found = subject.node.cudnn if len(subject.node.cudnn) > 1 else named
     if len(found) > 1:
         which = ", ".join(found)
-        why = f"more than one cuDNN ({which}): torch's own must be found first"
-        prefix = subject.config.cluster.environment
-        first = f"{prefix}/lib/python3.12/site-packages/nvidia/cudnn/lib"
-        yield _finding(subject, why, "one of them", f"cluster.env.LD_LIBRARY_PATH: {first}")
+        why = (
+            f"more than one cuDNN ({which}): torch's own must be found first (nvidia/cudnn/lib in its "
+            "site-packages), or Transformer Engine mixes them"
+        )
+        yield _finding(
+            subject, why, "one of them", "cluster.env.LD_LIBRARY_PATH that begins with torch's own"
+        )
 
 
 @rule(

@@ -9,6 +9,7 @@ from .report import Problem, Report
 
 WIDTH = 100
 INDENT = 8
+LONGEST_LEGAL = 160
 COLOURS = {"refuse": "31", "warn": "33", "ok": "32", "dim": "2", "bold": "1"}
 
 
@@ -47,7 +48,8 @@ def _problem(problem: Problem, experiments: list[str], colour: bool) -> list[str
     lines = [f"{paint(problem.level.ljust(INDENT), problem.level, colour)}{paint(head, 'bold', colour)}"]
     lines += _wrap("", problem.why).splitlines()
     if problem.legal:
-        lines += _wrap("", f"legal: {' or '.join(_short(value) for value in problem.legal)}").splitlines()
+        legal = " or ".join(_short(value, LONGEST_LEGAL) for value in problem.legal)
+        lines += _wrap("", f"legal: {legal}").splitlines()
     lines += [
         paint(line, "dim", colour) for line in _wrap("", f"{problem.id}: {problem.evidence}").splitlines()
     ]
@@ -66,11 +68,11 @@ def _wrap(head: str, text: str) -> str:
     )
 
 
-def _short(value: object) -> str:
+def _short(value: object, longest: int = 60) -> str:
     if value is None:
         return "null"
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def _grouped(problems: tuple[Problem, ...]) -> list[tuple[Problem, list[str]]]:

@@ -13,6 +13,8 @@ from .rules import Finding, rule, rules
 from .subject import Subject
 
 FLOOR = "4.4.0"
+OLDEST, NEWEST = "4.0.0", "4.6.0"
+"""Releases that were examined, facts/version_gates.json."""
 
 # without these a GPU run cannot start, or falls back to something many times slower without a word
 REQUIRED = ("torch", "transformers", "vllm", "msgspec", "fla-core", "qwen-vl-utils")
@@ -70,7 +72,10 @@ def installed_ms_swift_is_the_configured_one(subject: Subject) -> Iterator[Findi
     """Protects from arguments and rules that are checked against another release than the one that runs."""
     version, installed = subject.config.cluster.ms_swift, subject.packages.get("ms-swift")
     if installed is not None and installed != version:
-        why = f"{subject.config.cluster.environment} holds ms-swift {installed}"
+        why = (
+            f"{subject.config.cluster.environment} holds ms-swift {installed}: arguments and rules would be "
+            "those of another release"
+        )
         yield Finding("cluster.ms_swift", version, why, (installed,))
 
 
@@ -126,7 +131,7 @@ def needed_packages_are_installed(subject: Subject) -> Iterator[Finding]:
     missing = [name for name in needed if name not in packages]
     if missing:
         why = f"its site-packages lack {', '.join(f'{name} ({NEEDED_FOR[name]})' for name in missing)}"
-        yield Finding("cluster.environment", cluster.environment, why, (f"install {' '.join(missing)}",))
+        yield Finding("cluster.environment", cluster.environment, why, (f"with {', '.join(missing)}",))
 
 
 # --- features ---
@@ -152,10 +157,9 @@ SCALED_LOSSES = ("bnpo", "dapo", "cispo")
 
 def _gates() -> dict[str, str]:
     """Features that some release refuses, ignores or gets wrong, with what happens then."""
-    oldest, newest = "4.0.0", "4.6.0"
     found = {}
     for name in features():
-        states = [status(name, release) for release in (newest, oldest)]
+        states = [status(name, release) for release in (NEWEST, OLDEST)]
         faulty = [state for state in states if state.status != "supported"]
         if faulty and (faulty[0].arguments or name in WITHOUT_ARGUMENT):
             found[name] = f"{faulty[0].status}: {faulty[0].why}"
@@ -186,11 +190,12 @@ def version_gates(subject: Subject) -> Iterator[Finding]:
             )
             why = f"`{command}` of ms-swift {version}: {state.status}: {state.why}"
             ignored = state.status == "ignored" and state.feature not in LEARNS_SOMETHING_ELSE
+            newer = status(state.feature, NEWEST).status == "supported"
             yield Finding(
                 f"{key}.{name}",
                 args.get(name),
                 why,
-                ("leave it out",),
+                ("leave it out", *([f"cluster.ms_swift: {NEWEST}"] if newer else [])),
                 "warn" if ignored else "refuse",
                 state.feature,
                 state.evidence,
