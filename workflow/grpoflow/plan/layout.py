@@ -1,7 +1,7 @@
 """Parallel layouts of the trainer: which are legal for a model, and all of them."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 
 from grpoflow.models.architecture import Architecture
@@ -103,12 +103,17 @@ def check_layout(
     problems = check_positive(layout)
     if problems:
         return problems
+    dense = _check_dense(arch, layout, gpus_per_node, megatron_core)
+    return check_world_size(layout) + dense + _check_expert(arch, layout)
+
+
+def _check_dense(
+    arch: Architecture, layout: LayoutSpec, gpus_per_node: int, megatron_core: tuple[int, int]
+) -> list[Problem]:
     return (
-        check_world_size(layout)
-        + _check_tensor(arch, layout, megatron_core)
+        _check_tensor(arch, layout, megatron_core)
         + _check_context(arch, layout, megatron_core)
         + _check_pipeline(arch, layout)
-        + _check_expert(arch, layout)
         + _check_node(layout, gpus_per_node)
     )
 
@@ -303,11 +308,12 @@ def enumerate_layouts(
     for pp in degrees:
         for tp in (degree for degree in degrees if degree <= gpus_per_node):
             for cp in degrees:
+                dense = LayoutSpec(world_size, tp, pp, cp)
+                if world_size % dense.model_size or _check_dense(arch, dense, gpus_per_node, megatron_core):
+                    continue
                 for ep in expert_degrees:
-                    layout = LayoutSpec(world_size, tp, pp, cp, ep)
-                    if not check_layout(
-                        arch, layout, gpus_per_node=gpus_per_node, megatron_core=megatron_core
-                    ):
+                    layout = replace(dense, ep=ep)
+                    if not check_world_size(layout) and not _check_expert(arch, layout):
                         yield layout
 
 
