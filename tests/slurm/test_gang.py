@@ -143,7 +143,7 @@ def test_a_large_model_is_converted_over_nodes(
     large = ROOT / "tests/data/configs/qwen3.5-397B-A17B.json"
     (scene.model / "config.json").write_text(large.read_text())
     monkeypatch.setattr(convert, "check_hf_directory", lambda *_: {})
-    raw = scene.raw({"cluster": {"device": "cuda", "gpus_per_node": 8}})
+    raw = scene.raw({"cluster": {"device": "cuda", "gpus_per_node": 8}, "model": {"torch_dtype": "bfloat16"}})
     program = tmp_path / "environment/bin/megatron"
     program.write_text(EXPORT.format(python=sys.executable, programs=str(ROOT / "tests/standin/programs")))
     dag = Dag(raw)
