@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean, variance
 
 import pytest
-from workspace import ROOT, Workspace, processes_of
+from workspace import ROOT, Workspace, left_processes
 
 pytestmark = pytest.mark.real
 
@@ -146,7 +146,7 @@ def test_another_learning_rate_trains_again_from_the_same_checkpoint(default_run
 
 
 def test_no_process_is_left(default_run: Run) -> None:
-    assert processes_of(default_run[0].path) == []
+    assert left_processes(default_run[0].path) == {}
 
 
 def test_another_experiment_runs_no_shared_stage_again(default_run: Run) -> None:

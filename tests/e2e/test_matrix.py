@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from workspace import Workspace, make_workspace, processes_of
+from workspace import Workspace, left_processes, make_workspace
 
 pytestmark = pytest.mark.real
 
@@ -64,4 +64,4 @@ def test_the_garbage_of_an_untrained_model_is_noticed(matrix: Workspace, name: s
 
 
 def test_no_process_is_left(matrix: Workspace) -> None:
-    assert processes_of(matrix.path) == []
+    assert left_processes(matrix.path) == {}

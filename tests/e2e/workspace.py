@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,14 +58,23 @@ def make_workspace(path: Path) -> Workspace:
     return Workspace(path)
 
 
-def processes_of(path: Path) -> list[str]:
-    """Command lines of all processes that name a path."""
-    found = []
-    for cmdline in Path("/proc").glob("[0-9]*/cmdline"):
+def processes_of(path: Path) -> dict[int, str]:
+    """Command lines, by process id, of all processes that work in a directory or name it."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            text = cmdline.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            directory = (process / "cwd").readlink()
         except OSError:
             continue
-        if str(path) in text:
-            found.append(text)
+        if str(path) in command or directory.is_relative_to(path):
+            found[int(process.name)] = command
+    return found
+
+
+def left_processes(path: Path) -> dict[int, str]:
+    """As `processes_of`, once the guards, which end what a killed parent left, have had their seconds."""
+    deadline = time.monotonic() + 15
+    while (found := processes_of(path)) and time.monotonic() < deadline:
+        time.sleep(0.5)
     return found
