@@ -83,8 +83,8 @@ def results(
 ) -> Iterator[dict[str, Future[None]]]:
     """The selected scenarios of TOGETHER, running."""
 
-    def run(name: str) -> None:
-        runs = Runs(session_cluster, tmp_path_factory.mktemp(name))
+    def run(name: str, directory: Path) -> None:
+        runs = Runs(session_cluster, directory)
         try:
             TOGETHER[name](runs)
         finally:
@@ -92,7 +92,8 @@ def results(
 
     selected = [item.name for item in request.session.items if item.name in TOGETHER]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield {name: pool.submit(run, name) for name in selected}
+        # a fixture of pytest is not for several threads
+        yield {name: pool.submit(run, name, tmp_path_factory.mktemp(name)) for name in selected}
 
 
 @pytest.fixture
@@ -359,7 +360,7 @@ def test_garbage_after_the_first_sync(runs: Runs) -> None:
 @together
 def test_08_driver_killed(runs: Runs) -> None:
     """Snakemake and its stage are killed; the job goes on, and the next Snakemake finds it."""
-    rl = runs.new(kind=SnakeRun, speeds={"STEP": 0.8})
+    rl = runs.new(kind=SnakeRun, speeds={"STEP": 2})  # long enough for two starts of Snakemake
     first = rl.snakemake()
     rl.wait_for_step(1)
     job = rl.job()
