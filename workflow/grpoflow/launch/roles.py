@@ -99,10 +99,9 @@ class Roles:
 
     def _start_server(self, role: RolloutRole) -> None:
         command = rollout(self.launch.config, self.launch.start, self.port(role.http_port_offset), role.dp)
-        environment = self._devices(role.gpus)
-        if role.dp == 1:  # several engines would scan upwards from the same port and collide
-            environment["VLLM_PORT"] = str(self.port(role.vllm_port_offset))
-        self._start(role.name, command, environment)
+        # without VLLM_PORT: swift takes VLLM_DP_MASTER_PORT from it (pipelines/infer/rollout.py:655,789), and vLLM
+        # 0.23 then looks for ever for a port outside the ten from that one (utils/network_utils.py:159)
+        self._start(role.name, command, self._devices(role.gpus))
 
     def _start_trainer(self, role: TrainerRole) -> None:
         placement = self.launch.placement
@@ -138,7 +137,7 @@ class Roles:
     def _start(self, name: str, command: Command, environment: Mapping[str, str]) -> None:
         base = clean_environment(self.launch.config, os.environ)
         # compiled kernels: on the shared filesystem all ranks of all nodes would wait for its locks
-        base["TRITON_CACHE_DIR"] = f"/tmp/grpoflow-triton-{os.getuid()}"
+        base.setdefault("TRITON_CACHE_DIR", f"/tmp/grpoflow-triton-{os.getuid()}")
         whole = Command(command.argv, {**command.env, **environment})
         self.programs[name] = start(name, whole, base, self.log(name))
         print(f"started {name}: {json.dumps(command.argv)}", file=sys.stderr, flush=True)
