@@ -99,8 +99,8 @@ class Roles:
 
     def _start_server(self, role: RolloutRole) -> None:
         command = rollout(self.launch.config, self.launch.start, self.port(role.http_port_offset), role.dp)
-        # without VLLM_PORT: swift takes VLLM_DP_MASTER_PORT from it (pipelines/infer/rollout.py:655,789), and vLLM
-        # 0.23 then looks for ever for a port outside the ten from that one (utils/network_utils.py:159)
+        # no VLLM_PORT: swift takes VLLM_DP_MASTER_PORT from it (pipelines/infer/rollout.py:655,789), and
+        # vLLM 0.23 then looks for ever for a port outside the ten from there (utils/network_utils.py:159)
         self._start(role.name, command, self._devices(role.gpus))
 
     def _start_trainer(self, role: TrainerRole) -> None:
