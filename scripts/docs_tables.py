@@ -337,6 +337,27 @@ def grpo_35b() -> str:
     return table(("recipe", "nodes", "layout of the trainer", *MEMORY, "s per optimizer step"), rows)
 
 
+# --- the embedded default ---
+
+
+def seeds() -> str:
+    """benchmarks/default/seeds.json."""
+    rows = []
+    for run in json.loads((ROOT / "benchmarks/default/seeds.json").read_text())["runs"]:
+        training, held_out = run["training_reward"], run["held_out"]
+        difference = held_out["difference"]
+        rows.append(
+            (
+                str(run["seed"]),
+                f"{training['first_tenth']:.2f} -> {training['last_tenth']:.2f}",
+                f"{held_out['before']:.2f} -> {held_out['after']:.2f}",
+                f"{difference['mean']:+.2f} [{difference['low']:+.2f}, {difference['high']:+.2f}]",
+            )
+        )
+    header = ("seed", "reward, first to last tenth of the steps", "held-out prompts, SFT to GRPO", "difference")
+    return table(header, rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "packages": packages,
     "no-effect": no_effect,
@@ -346,4 +367,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "nine-b": nine_b,
     "sft-35b": sft_35b,
     "grpo-35b": grpo_35b,
+    "seeds": seeds,
 }
