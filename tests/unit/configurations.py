@@ -67,8 +67,12 @@ def other_model(parent: Path, model_type: str, weight_bytes: int) -> str:
 
 
 def environment(parent: Path, **versions: str) -> str:
-    """A training environment of which only the metadata directories are there."""
+    """A training environment of which only the metadata directories are there, and EvalScope's index."""
     site = parent / "environment/lib/python3.12/site-packages"
     for name, version in versions.items():
         (site / f"{name}-{version}.dist-info").mkdir(parents=True, exist_ok=True)
+    if "evalscope" in versions:
+        index = site / "evalscope/benchmarks/_index.json"
+        index.parent.mkdir(parents=True, exist_ok=True)
+        index.write_text(json.dumps({"gsm8k": "module", "math_500": "module"}))
     return str(parent / "environment")

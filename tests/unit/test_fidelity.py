@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from grpoflow.checkpoints import CheckpointError
-from grpoflow.fidelity import MTP, TIED, account, chat_template, check_files
+from grpoflow.fidelity import MTP, TIED, account, account_adapter, chat_template, check_files
 from safetensors.numpy import load_file, save_file
 
 TENSORS = {
@@ -219,3 +219,44 @@ def test_chat_template_in_older_places(tmp_path: Path) -> None:
     assert chat_template(tmp_path) == "{{ a }}"
     write(tmp_path / "chat_template.json", {"chat_template": "{{ b }}"})
     assert chat_template(tmp_path) == "{{ b }}"
+
+
+# --- adapters ---
+
+ADAPTED = "base_model.model.model.embed_tokens"
+HALVES = {f"{ADAPTED}.lora_A.weight": (2, 4), f"{ADAPTED}.lora_B.weight": (16, 2)}
+
+
+def adapter(parent: Path, shapes: dict[str, tuple[int, ...]], **settings: Any) -> Path:
+    directory = parent / "adapter"
+    directory.mkdir()
+    save_file({name: np.ones(s, dtype=np.float32) for name, s in shapes.items()}, directory / "a.safetensors")
+    write(directory / "adapter_config.json", {"peft_type": "LORA", "r": 2, "lora_alpha": 4, **settings})
+    return directory
+
+
+def test_an_adapter_that_fits(start: Path, tmp_path: Path) -> None:
+    made = adapter(tmp_path, HALVES)
+    assert account_adapter(made, start, 2, 4) == {"modules": 1, "rank": 2, "alpha": 4}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "settings", "message"),
+    [
+        ({f"{ADAPTED}.lora_A.weight": (2, 4)}, {}, "embed_tokens: shapes"),
+        ({**HALVES, f"{ADAPTED}.lora_B.weight": (8, 2)}, {}, "embed_tokens: shapes"),
+        (
+            {name.replace("embed_tokens", "layers.9.mlp"): shape for name, shape in HALVES.items()},
+            {},
+            "layers.9.mlp: the model has no such module",
+        ),
+        ({**HALVES, "model.norm.weight": (4,)}, {}, "model.norm.weight is not part of a LoRA adapter"),
+        (HALVES, {"lora_alpha": 8}, "lora_alpha is 8, not 4"),
+        (HALVES, {"r": 4}, "r is 4, not 2"),
+    ],
+)
+def test_an_adapter_that_does_not_fit(
+    start: Path, tmp_path: Path, shapes: dict[str, tuple[int, ...]], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        account_adapter(adapter(tmp_path, shapes, **settings), start, 2, 4)

@@ -36,6 +36,10 @@ def parallel(**sizes: int) -> dict[str, Any]:
     return {"trainer": {"parallel": sizes}}
 
 
+def benchmarks(dataset: str, **given: Any) -> dict[str, Any]:
+    return {"evaluate": {"benchmarks": {"datasets": [dataset], "args": given}}}
+
+
 def release(version: str, **overlay: Any) -> dict[str, Any]:
     return {"cluster": {"ms_swift": version}, **overlay}
 
@@ -76,6 +80,27 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
     "offload_is_of_use": (
         "trainer.optimizer_cpu_offload",
         {"trainer": {"tuner": "lora", "optimizer_cpu_offload": True}},
+    ),
+    # benchmarks and exported adapters
+    "benchmarks_have_evalscope": (
+        "evaluate.benchmarks.datasets",
+        {"cluster": {"environment": {"torch": "2.11.0"}}, **benchmarks("gsm8k")},
+    ),
+    "benchmark_is_known": (
+        "evaluate.benchmarks.datasets",
+        {"cluster": {"environment": {"evalscope": "1.14.1"}}, **benchmarks("gsm9k")},
+    ),
+    "benchmarks_start_anew": (
+        "evaluate.benchmarks.args.extra_eval_args.use_cache",
+        benchmarks("gsm8k", extra_eval_args={"use_cache": "outputs/old"}),
+    ),
+    "adapter_of_experts_is_merged": (
+        "export.lora",
+        {
+            "model": {"path": "35B-A3B"},
+            "trainer": {"tuner": "lora"},
+            "export": {"lora": "adapter"},
+        },
     ),
     # batch
     "world_size_fits_dense_layout": ("trainer.nodes", parallel(tensor=16)),

@@ -7,6 +7,7 @@ Names, shapes and types of tensors, tokenizer, chat template, configuration. Val
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ TIED = "tied to the embedding"
 
 SAFETENSORS_TYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 TOKENIZER_PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+ADAPTER_TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
 TOKEN_KEYS = ("eos_token_id", "pad_token_id", "bos_token_id")
 
 # what programs write anew each time, and what changes no result
@@ -106,6 +108,39 @@ def _hint(name: str) -> str:
     return (
         " (trainer.args.save_missing_weights copies it from the start, ms-swift#9504)" if is_mtp(name) else ""
     )
+
+
+def account_adapter(ours: Path, reference: Path, rank: int, alpha: int) -> dict[str, int]:
+    """Check that a LoRA adapter fits the model that it was trained on: every tensor has its place there, both
+    halves of each are there in the right shape, and rank and scale are those of the training.
+
+    Raises:
+        CheckpointError: not so; the message names each tensor.
+    """
+    settings = _read(ours / "adapter_config.json")
+    wanted = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha}
+    problems = [
+        f"adapter_config.json: {key} is {settings.get(key)}, not {value}"
+        for key, value in wanted.items()
+        if settings.get(key) != value
+    ]
+    found, base = tensors(ours), tensors(reference)
+    halves: dict[str, dict[str, tuple[int, ...]]] = {}
+    for name, tensor in found.items():
+        match = ADAPTER_TENSOR.fullmatch(name)
+        if match is None:
+            problems.append(f"{name} is not part of a LoRA adapter")
+        else:
+            halves.setdefault(match["module"], {})[match["half"]] = tensor.shape
+    for module, shapes in sorted(halves.items()):
+        weight = base.get(f"{module}.weight")
+        if weight is None:
+            problems.append(f"{module}: the model has no such module")
+        elif shapes != {"A": (rank, weight.shape[1]), "B": (weight.shape[0], rank)}:
+            problems.append(f"{module}: shapes {shapes} do not fit {weight.shape} at rank {rank}")
+    if problems or not halves:
+        raise CheckpointError(_listed(f"{ours} is no adapter of {reference}", problems or ["it is empty"]))
+    return {"modules": len(halves), "rank": rank, "alpha": alpha}
 
 
 def _listed(title: str, problems: list[str]) -> str:

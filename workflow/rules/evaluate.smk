@@ -4,6 +4,7 @@ rule evaluate:
         start=dag.start,
         train="results/{experiment}/train.json",
         plugin=dag.reward_plugin,
+        benchmarks=dag.benchmarks,
     output:
         report(
             "results/{experiment}/evaluation/manifest.json",

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from .base import Section, convergence
+
+
+class BenchmarksConfig(Section):
+    datasets: list[str] = convergence(min_length=1)
+    """Data sets by EvalScope's names, such as gsm8k."""
+
+    limit: int | None = convergence(None, gt=0)
+    """Rows of each data set (of each of its subsets), the first ones; all by default."""
+
+    args: dict[str, Any] = convergence({})
+    """Arguments of `swift eval` that are not modelled here, such as eval_dataset_args and
+    eval_generation_config."""
 
 
 class EvaluateConfig(Section):
@@ -29,3 +41,6 @@ class EvaluateConfig(Section):
 
     confidence: float = convergence(0.95, gt=0, lt=1)
     """Coverage of the bootstrap interval."""
+
+    benchmarks: BenchmarksConfig | None = convergence(None, later=True)
+    """Public benchmarks, run on both models with `swift eval`; cluster.environment needs evalscope for it."""

@@ -41,6 +41,13 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def an_exported_adapter_was_trained(self) -> Config:
+        if self.export.lora == "adapter" and self.trainer.tuner != "lora":
+            why = f"trainer.tuner is {self.trainer.tuner}, which makes no adapter"
+            raise conflict("export.lora", "adapter", why, "merged, or trainer.tuner: lora")
+        return self
+
+    @model_validator(mode="after")
     def server_has_a_place(self) -> Config:
         rollout, trainer = self.rollout, self.trainer
         if rollout.mode == "server":

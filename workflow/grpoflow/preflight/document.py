@@ -26,6 +26,7 @@ TITLES = {
     "layout": "Layout and placement",
     "memory": "Memory",
     "model": "Model (`config.json`)",
+    "outcome": "Benchmarks and exported adapters",
     "resume": "Checkpoints and resuming",
     "rewards": "Reward functions (`--data`)",
     "rollout": "Rollout and GPUs",

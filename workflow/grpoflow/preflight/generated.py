@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from grpoflow.commands.base import Command
+from grpoflow.commands.benchmark import benchmark
 from grpoflow.commands.cache import cache_sft_dataset
 from grpoflow.commands.convert import merge_adapter, to_hf, to_mcore
 from grpoflow.commands.distributed import Ranks
@@ -28,6 +29,8 @@ def generated_commands(config: Config) -> dict[str, Command]:
         "infer": infer(legal, here, here, here, greedy=True),
         "train": train(legal, paths, ranks, parallel, [Server("host", 1, 2)]),
     }
+    if config.evaluate.benchmarks is not None:
+        found["benchmark"] = benchmark(legal, config.evaluate.benchmarks, here, here, 1, copies=2)
     if config.rollout.mode == "server":
         found["rollout"] = rollout(legal, here, 1, 1)
     if config.sft is not None:

@@ -95,15 +95,31 @@ SET_BY_THE_WORKFLOW = {
 }  # fmt: skip
 """Follows from the stage, the placement and the run directory."""
 
+BENCHMARKS = "evaluate.benchmarks"
+OF_BENCHMARKS = {
+    "eval_dataset": "evaluate.benchmarks.datasets",
+    "eval_limit": "evaluate.benchmarks.limit",
+    "infer_backend": "evaluate.engine",
+    "max_batch_size": "evaluate.batch_size",
+    "vllm_data_parallel_size": "cluster.gpus_per_node",
+    # EvalScope sends its own with every question
+    **dict.fromkeys(("temperature", "top_k", "top_p"), "evaluate.benchmarks.args.eval_generation_config"),
+}
+ONLY_NATIVE = {"adapters", "eval_backend", "eval_output_dir", "eval_url", "host", "port", "result_path"}
+"""The stage reads the files of EvalScope's own backend, about a model that `swift eval` serves."""
+
 WORKFLOW = "the workflow"
 OF_GRPO = ("trainer.", "rollout.", "tracking.")
 
 
 def modelled_key(argument: str, section: str) -> str:
-    """The key that stands for an argument in the `args` of a section ("trainer", "sft", "rollout").
+    """The key that stands for an argument in the `args` of a section ("trainer", "sft", "rollout",
+    BENCHMARKS).
 
     Returns WORKFLOW for an argument that the workflow sets by itself, "" for one that may be passed through.
     """
+    if section == BENCHMARKS:
+        return _of_benchmarks(argument)
     if argument == "max_length":
         return "sft.max_length" if section == "sft" else "data.max_length"
     if argument in SET_BY_THE_WORKFLOW or (argument == "cached_dataset" and section == "sft"):
@@ -112,3 +128,10 @@ def modelled_key(argument: str, section: str) -> str:
     if section == "sft" and key.startswith(OF_GRPO):
         return "" if argument == "logging_steps" else WORKFLOW  # the stage keeps its last checkpoint only
     return key.format(section="trainer" if section == "rollout" else section)
+
+
+def _of_benchmarks(argument: str) -> str:
+    if argument in ONLY_NATIVE:
+        return WORKFLOW
+    key = OF_BENCHMARKS.get(argument, KEY_OF_ARGUMENT.get(argument, ""))
+    return key if key.startswith(("model.", "evaluate.", "cluster.", "rollout.")) else ""

@@ -8,6 +8,8 @@ from typing import Any
 
 from grpoflow.config import Config
 
+from .modelled import BENCHMARKS
+
 
 @dataclass(frozen=True)
 class Passthrough:
@@ -25,6 +27,8 @@ def passthrough(config: Config) -> list[Passthrough]:
         found.append(Passthrough("rollout", "swift rollout", config.rollout.args))
     if config.sft is not None:
         found.append(Passthrough("sft", f"{config.sft.backend} sft", config.sft.args))
+    if config.evaluate.benchmarks is not None:
+        found.append(Passthrough(BENCHMARKS, "swift eval", config.evaluate.benchmarks.args))
     return found
 
 

@@ -17,6 +17,7 @@ from . import (  # noqa: F401
     layout,
     memory,
     model,
+    outcome,
     resume,
     rewards,
     rollout,

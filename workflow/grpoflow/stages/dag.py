@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from grpoflow.config import Config, load_experiments
+from grpoflow.config.base import keys_of_kind
 from grpoflow.config.identity import dataset_id, mcore_id, run_hash, sft_id
 from grpoflow.plan.conversion import conversion_of
 from grpoflow.preflight.probed import probe_id, probe_path
@@ -82,6 +83,8 @@ class Dag:
                 found.append(_shared("mcore", mcore_id(config)))
             if config.rollout.mode == "server":
                 found.append(str(RESULTS / name / "endpoints.json"))
+            if config.evaluate.benchmarks:
+                found.append(_benchmarks(name))
             found += [str(RESULTS / name / result) for result in EXPERIMENT_RESULTS]
         return list(dict.fromkeys(found))
 
@@ -120,14 +123,27 @@ class Dag:
             return []
         return str(RESULTS / wildcards.experiment / "endpoints.json")
 
+    def benchmarks(self, wildcards: Wildcards) -> str | list[str]:
+        """Results of the public benchmarks, where there are any."""
+        return _benchmarks(wildcards.experiment) if self.config(wildcards).evaluate.benchmarks else []
+
     def run_hash(self, wildcards: Wildcards) -> str:
         return run_hash(self.config(wildcards))
 
     def evaluate_keys(self, wildcards: Wildcards) -> dict[str, Any]:
-        return self.config(wildcards).evaluate.model_dump()
+        """The benchmarks are not among them: a stage of their own reads those."""
+        config = self.config(wildcards)
+        keys = keys_of_kind(config.evaluate, "convergence", later_defaults=False)
+        return {name: value for name, value in keys.items() if name != "benchmarks"} | _evaluated(config)
+
+    def benchmark_keys(self, wildcards: Wildcards) -> dict[str, Any]:
+        config = self.config(wildcards)
+        benchmarks = config.evaluate.benchmarks
+        keys = benchmarks.model_dump() if benchmarks else {}
+        return {"engine": config.evaluate.engine} | keys | _evaluated(config)
 
     def export_keys(self, wildcards: Wildcards) -> dict[str, Any]:
-        return self.config(wildcards).export.model_dump()
+        return keys_of_kind(self.config(wildcards).export, "convergence", later_defaults=False)
 
 
 def share_resources(overwritten: dict[str, Any], *rules: str) -> None:
@@ -137,6 +153,16 @@ def share_resources(overwritten: dict[str, Any], *rules: str) -> None:
     for rule in rules if given else ():
         # the mapping is of Snakemake's own type, whose values it takes in no other mapping
         overwritten[rule] = type(given[0])({**together, **overwritten.get(rule, {})})
+
+
+def _evaluated(config: Config) -> dict[str, Any]:
+    """Which checkpoint is evaluated: the one that is exported, with its numbers on the card."""
+    export = config.export
+    return {} if export.checkpoint == "last" else {"export": [export.checkpoint, export.metric]}
+
+
+def _benchmarks(experiment: str) -> str:
+    return str(RESULTS / experiment / "benchmarks" / MANIFEST)
 
 
 def _shared(stage: str, identity: str) -> str:

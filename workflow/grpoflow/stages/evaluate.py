@@ -16,7 +16,7 @@ from grpoflow.commands.distributed import Ranks
 from grpoflow.commands.infer import infer
 from grpoflow.commands.rewards import reward_request
 from grpoflow.config import Config
-from grpoflow.files import write_json
+from grpoflow.files import fingerprint, write_json
 from grpoflow.gates import judge_completions
 from grpoflow.launch.ports import free_port
 
@@ -66,10 +66,12 @@ def evaluate(stage: Stage) -> None:
     curve = {f"step-{step}": path for step, path in _curve(config, train).items() if path != chosen}
     with attempt_directory(stage) as work:
         completed: dict[tuple[str, str], Path] = {}
+        fingerprints: dict[str, str] = {}
         for name, checkpoint in {"sft": None, "grpo": chosen, **curve}.items():
             model = start if checkpoint is None else work / "model"
             if checkpoint is not None:
                 assemble_model(stage, checkpoint, start, model)
+                fingerprints[name] = fingerprint(model)
             for kind, repeats in _kinds(config).items():
                 completed[name, kind] = _complete(stage, f"{name}-{kind}", model, rows, repeats, prefix, work)
             if checkpoint is not None:
@@ -83,6 +85,8 @@ def evaluate(stage: Stage) -> None:
         if curve:
             result["curve"] = [_point(config, name, chosen, scored) for name in ("sft", *curve, "grpo")]
             result["curve"].sort(key=lambda point: point["step"])
+        if stage.input.get("benchmarks"):
+            result["benchmarks"] = manifest_of(stage.input["benchmarks"])["results"]
         gain = result["sampled"]["difference"]
         stage.say(
             f"reward {result['sampled']['sft']['reward']:.3f} -> {result['sampled']['grpo']['reward']:.3f}, "
@@ -90,7 +94,8 @@ def evaluate(stage: Stage) -> None:
         )
         for finding in result["findings"]:
             stage.say(finding)
-        finish(stage, work, checkpoint=str(chosen), **result)
+        facts = {"engine": config.evaluate.engine, "fingerprint": fingerprints["grpo"]}
+        finish(stage, work, checkpoint=str(chosen), **facts, **result)
 
 
 def ranks_per_node(config: Config) -> int:

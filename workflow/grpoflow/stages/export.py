@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,20 +11,22 @@ from typing import Any
 from grpoflow.checkpoints import TRACKER
 from grpoflow.commands.convert import to_hf
 from grpoflow.config import Config
-from grpoflow.fidelity import account, check_files
-from grpoflow.files import read_json, sha256, write_text
+from grpoflow.fidelity import account, account_adapter, check_files
+from grpoflow.files import fingerprint, read_json, sha256, write_text
 from grpoflow.plan.conversion import conversion_of
 
-from .base import Stage, attempt_directory, finish, manifest_of
+from .base import Stage, StageFailed, attempt_directory, finish, manifest_of
 from .convert import conversion_ranks, start_directory
 from .inside import compare_logits, compare_tensors
-from .models import assemble_model, chosen_checkpoint
+from .models import assemble_adapter, assemble_model, chosen_checkpoint
 
 
 def export_hf(stage: Stage) -> None:
-    """Copy the trained weights, compare them with the Megatron checkpoint and in logits, write a model card.
+    """Copy the trained weights or their adapter, compare them with the Megatron checkpoint and in logits,
+    write a model card.
 
     Raises:
+        StageFailed: another checkpoint was evaluated, or there is no adapter.
         CheckpointError, ProgramFailed: a tensor or file is missing or differs, or the model does not load.
     """
     config = stage.config
@@ -32,11 +35,18 @@ def export_hf(stage: Stage) -> None:
     dataset = Path(stage.input["dataset"])
     with attempt_directory(stage) as work:
         checkpoint = chosen_checkpoint(config, train)
+        if evaluation["checkpoint"] != str(checkpoint):
+            raise StageFailed(
+                f"the evaluation is of {evaluation['checkpoint']}, not of {checkpoint}: remove "
+                f"{stage.input['evaluation']} to evaluate again"
+            )
+        adapter = config.export.lora == "adapter"
         model = work / "model"
-        assemble_model(stage, checkpoint, start, model)
-        accounting = account(model, start, config.model.torch_dtype, may_lack_mtp=leaves_mtp_out(config))
-        checks: dict[str, Any] = {"accounting": asdict(accounting), "notes": check_files(model, start)}
-        trained = model
+        whole = work / "merged" if adapter else model
+        assemble_model(stage, checkpoint, start, whole)
+        accounting = account(whole, start, config.model.torch_dtype, may_lack_mtp=leaves_mtp_out(config))
+        checks: dict[str, Any] = {"accounting": asdict(accounting), "notes": check_files(whole, start)}
+        trained = whole
         if config.trainer.tuner == "full":
             trained = checkpoint
             if (checkpoint / TRACKER).is_file():
@@ -50,16 +60,33 @@ def export_hf(stage: Stage) -> None:
                 stage.run("to_hf", commands)
             compare_tensors(stage, model, trained)
             checks["equal_to"] = str(checkpoint)
-        compare_logits(stage, model, trained, dataset.parent / "val.jsonl", work / "logits.json")
-        checks["logits"] = read_json(work / "logits.json")
-        # the evaluation generated with a directory that was put together in the same way
-        checks["loaded_by"] = ["transformers", *({"vllm"} & {config.evaluate.engine})]
-        shutil.rmtree(work / "converted", ignore_errors=True)
+        prompts, logits = dataset.parent / "val.jsonl", work / "logits.json"
+        if adapter:
+            assemble_adapter(checkpoint, start, model)
+            checks["adapter"] = account_adapter(
+                model, start, config.trainer.lora_rank, config.trainer.lora_alpha
+            )
+            compare_logits(stage, start, trained, prompts, logits, model)
+        else:
+            compare_logits(stage, model, trained, prompts, logits)
+        checks["logits"] = read_json(logits)
+        checks["loaded_by"] = loaded_by(model, evaluation, adapter=adapter)
+        for unused in ("converted", "merged"):
+            shutil.rmtree(work / unused, ignore_errors=True)
         write_text(
             model / "README.md", model_card(stage, checkpoint, train, evaluation, manifest_of(dataset))
         )
         files = {path.name: sha256(path) for path in sorted(model.iterdir())}
         finish(stage, work, model="model", checkpoint=str(checkpoint), checks=checks, sha256=files)
+
+
+def loaded_by(model: Path, evaluation: Mapping[str, Any], *, adapter: bool) -> list[str]:
+    """What loaded these very files: compare_logits, and the engine that the evaluation generated with where
+    its directory was the same."""
+    found = ["peft" if adapter else "transformers"]
+    if evaluation.get("engine") == "vllm" and evaluation["fingerprint"] == fingerprint(model):
+        found.append("vllm")
+    return found
 
 
 def leaves_mtp_out(config: Config) -> bool:
@@ -78,9 +105,10 @@ def model_card(
     """Describe the model by the facts of its run."""
     config, sampled = stage.config, evaluation["sampled"]
     difference = sampled["difference"]
+    adapter = config.export.lora == "adapter"
     lines = [
         "---",
-        "library_name: transformers",
+        f"library_name: {'peft' if adapter else 'transformers'}",
         "tags: [grpo, ms-swift, grpoflow]",
         "---",
         "",
@@ -93,6 +121,7 @@ def model_card(
         "",
         f"Started from: `{config.model.path}`" + (", after supervised fine-tuning." if config.sft else "."),
         "",
+        *(_about_adapter(config, start_directory(stage)) if adapter else ()),
         "Data: "
         + ", ".join(
             f"{dataset['counts'][name]} rows of {name} (sha256 {digest[:12]})"
@@ -113,7 +142,27 @@ def model_card(
         f"Paired difference {difference['mean']:+.4f}, {difference['confidence']:.0%} bootstrap interval "
         f"by prompt [{difference['low']:+.4f}, {difference['high']:+.4f}].",
         "",
+        *_about_benchmarks(evaluation),
         "Versions: " + ", ".join(f"{name} {version}" for name, version in train["versions"].items()) + ".",
         "",
     ]
     return "\n".join(lines)
+
+
+def _about_adapter(config: Config, start: Path) -> list[str]:
+    return [
+        f"A LoRA adapter (rank {config.trainer.lora_rank}, alpha {config.trainer.lora_alpha}). PEFT loads it "
+        f"onto `{start.absolute()}`, which is not in this directory.",
+        "",
+    ]
+
+
+def _about_benchmarks(evaluation: Mapping[str, Any]) -> list[str]:
+    rows = [
+        f"| {found['dataset']} {found['metric']} | {found['rows']} | {found['sft']:.4f} | "
+        f"{found['grpo']:.4f} |"
+        for found in evaluation.get("benchmarks", ())
+        if found["main"]
+    ]
+    head = ["| benchmark (EvalScope) | rows | before | after |", "|---|---|---|---|"]
+    return [*head, *rows, ""] if rows else []

@@ -38,13 +38,16 @@ def compare_tensors(stage: Stage, ours: Path, theirs: Path, absent: Collection[s
         stage.run("compare_tensors", inside(stage, "compare_tensors", ours, theirs, names))
 
 
-def compare_logits(stage: Stage, ours: Path, theirs: Path, prompts: Path, report: Path) -> None:
-    """Check that two Hugging Face directories load in transformers and give the same logits.
+def compare_logits(
+    stage: Stage, ours: Path, theirs: Path, prompts: Path, report: Path, *adapter: Path
+) -> None:
+    """Check that two Hugging Face directories load in transformers and give the same logits, `ours` with an
+    adapter if one is given.
 
     Raises:
         ProgramFailed: they do not; the log has the numbers.
     """
-    stage.run("compare_logits", inside(stage, "compare_logits", ours, theirs, prompts, report))
+    stage.run("compare_logits", inside(stage, "compare_logits", ours, theirs, prompts, report, *adapter))
 
 
 def convert_precision(stage: Stage, source: Path, work: Path) -> None:

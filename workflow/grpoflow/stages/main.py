@@ -17,6 +17,7 @@ from grpoflow.launch.resume import ResumeRefused
 from grpoflow.plan.problem import PlanError
 
 from .base import Stage, StageFailed, fail
+from .benchmarks import benchmarks
 from .convert import convert_to_mcore
 from .dag import LOGS, Dag
 from .dataset import cache_dataset
@@ -39,6 +40,7 @@ STAGES: dict[str, Callable[[Stage], None]] = {
     "convert_to_mcore": convert_to_mcore,
     "rollout_server": rollout_server,
     "train_grpo": train_grpo,
+    "benchmarks": benchmarks,
     "evaluate": evaluate,
     "export_hf": export_hf,
     "report": report,

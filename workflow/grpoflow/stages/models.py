@@ -12,6 +12,7 @@ from typing import Any
 from grpoflow.checkpoints import CHECKPOINT, TRACKER, CheckpointError, check_run_checkpoint
 from grpoflow.commands.convert import merge_adapter
 from grpoflow.config import Config
+from grpoflow.files import read_json, write_json
 from grpoflow.metrics import read_steps
 
 from .base import Stage, StageFailed
@@ -24,6 +25,7 @@ TRAINING_FILES = {
     "training_args.bin",
     TRACKER,
 }
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 CARRIED_OVER = {".json", ".jinja", ".txt", ".model"}
 
 
@@ -96,12 +98,38 @@ def assemble_model(stage: Stage, checkpoint: Path, start: Path, target: Path) ->
     if stage.config.trainer.tuner == "lora" and stage.config.trainer.backend == "swift":
         source = target.with_name(f"{target.name}.merged")
         stage.run("merge", merge_adapter(stage.config, start, checkpoint, source))
-    target.mkdir()
-    for path in _model_files(source):
-        _link(path, target / path.name)
+    link_model(source, target)
     carry_over(start, target)
     if source not in (checkpoint, start) and source.parent == target.parent:
         shutil.rmtree(source)
+
+
+def link_model(source: Path, target: Path) -> None:
+    """Make `target` with the model files of `source`, without what only its trainer needs."""
+    target.mkdir()
+    for path in _model_files(source):
+        _link(path, target / path.name)
+
+
+def assemble_adapter(checkpoint: Path, start: Path, target: Path) -> None:
+    """Put a LoRA adapter into a directory of its own, as PEFT loads it. Both trainers write its files into
+    the checkpoint.
+
+    Raises:
+        StageFailed: the checkpoint has none.
+    """
+    missing = [name for name in ADAPTER_FILES if not (checkpoint / name).is_file()]
+    if missing:
+        raise StageFailed(
+            f"export.lora = adapter: {checkpoint} has no {' and no '.join(missing)}; export.lora: merged "
+            "needs none"
+        )
+    target.mkdir()
+    settings = read_json(checkpoint / ADAPTER_FILES[0])
+    # what loads the adapter by itself looks for its base here
+    settings["base_model_name_or_path"] = str(start.absolute())
+    write_json(target / ADAPTER_FILES[0], settings)
+    _link(checkpoint / ADAPTER_FILES[1], target / ADAPTER_FILES[1])
 
 
 def carry_over(start: Path, target: Path) -> None:

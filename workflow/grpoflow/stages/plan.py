@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grpoflow.commands.base import Command
+from grpoflow.commands.benchmark import benchmark
 from grpoflow.commands.cache import cache_sft_dataset
 from grpoflow.commands.common import known_model
 from grpoflow.commands.convert import to_hf, to_mcore
@@ -44,6 +45,7 @@ from grpoflow.preflight.estimate import (
 from grpoflow.preflight.report import Report
 from grpoflow.preflight.subject import Layout, Subject
 
+from .benchmarks import copies_per_node
 from .dag import RESULTS
 
 ALTERNATIVES = 10
@@ -290,6 +292,10 @@ def _stages(subject: Subject, config: Config, placement: Placement) -> list[Plan
         min(config.rollout.tensor_parallel_size, gpus) if config.evaluate.engine == "vllm" else min(gpus, 1)
     )
     stages.append(PlannedStage("evaluate", 1, tensor, _commands(config, ("infer", ask))))
+    if config.evaluate.benchmarks is not None:
+        copies, port = copies_per_node(config), config.cluster.first_port
+        asked = benchmark(config, config.evaluate.benchmarks, model, results / "benchmarks", port, copies)
+        stages.append(PlannedStage("benchmarks", 1, tensor * copies, _commands(config, ("eval", [asked]))))
     model = results / "export" / "model"
     stages.append(
         _conversion_stage(
