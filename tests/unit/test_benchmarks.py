@@ -92,7 +92,7 @@ def test_another_exported_checkpoint_is_evaluated_too() -> None:
 def test_arguments_given_are_added_and_results_stay_where_they_are_read() -> None:
     given = {
         "eval_generation_config": {"max_tokens": 512},
-        "extra_eval_args": {"repeats": 2, "no_timestamp": False},
+        "extra_eval_args": '{"repeats": 2, "no_timestamp": false}',
         "eval_num_proc": 4,
     }
     command = command_of(configured({"evaluate": {"benchmarks": {"args": given}}}))

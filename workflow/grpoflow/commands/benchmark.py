@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,10 @@ def benchmark(
         "eval_generation_config": {
             "temperature": 0.0,
             "max_tokens": config.trainer.max_completion_length,
-            **given.pop("eval_generation_config", {}),
+            **_mapping(given.pop("eval_generation_config", None)),
         },
         # a time stamp in the path would hide the reports from the stage
-        "extra_eval_args": {**given.pop("extra_eval_args", {}), "no_timestamp": True},
+        "extra_eval_args": {**_mapping(given.pop("extra_eval_args", None)), "no_timestamp": True},
     }
     if config.evaluate.engine == "transformers":
         arguments["max_batch_size"] = config.evaluate.batch_size
@@ -45,3 +46,12 @@ def benchmark(
         # ranks of torchrun, as `swift infer` has them, are for no server (swift/cli/main.py:107)
         arguments["vllm_data_parallel_size"] = copies if copies > 1 else None
     return Command(program(config, "swift", "eval") + flags(arguments | given), cpu.environment(config, "hf"))
+
+
+def _mapping(given: Any) -> dict[str, Any]:
+    """A mapping, or the text of one; preflight refuses anything else."""
+    try:
+        found = json.loads(given) if isinstance(given, str) else given
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

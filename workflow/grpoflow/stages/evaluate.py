@@ -64,14 +64,15 @@ def evaluate(stage: Stage) -> None:
     prefix = str(frozen_dataset(stage)["template"]["response_prefix"] or "")
     chosen = chosen_checkpoint(config, train)
     curve = {f"step-{step}": path for step, path in _curve(config, train).items() if path != chosen}
+    facts = {"checkpoint": str(chosen), "engine": config.evaluate.engine}
     with attempt_directory(stage) as work:
         completed: dict[tuple[str, str], Path] = {}
-        fingerprints: dict[str, str] = {}
         for name, checkpoint in {"sft": None, "grpo": chosen, **curve}.items():
             model = start if checkpoint is None else work / "model"
             if checkpoint is not None:
                 assemble_model(stage, checkpoint, start, model)
-                fingerprints[name] = fingerprint(model)
+            if checkpoint == chosen:
+                facts["fingerprint"] = fingerprint(model)
             for kind, repeats in _kinds(config).items():
                 completed[name, kind] = _complete(stage, f"{name}-{kind}", model, rows, repeats, prefix, work)
             if checkpoint is not None:
@@ -94,8 +95,7 @@ def evaluate(stage: Stage) -> None:
         )
         for finding in result["findings"]:
             stage.say(finding)
-        facts = {"engine": config.evaluate.engine, "fingerprint": fingerprints["grpo"]}
-        finish(stage, work, checkpoint=str(chosen), **facts, **result)
+        finish(stage, work, **facts, **result)
 
 
 def ranks_per_node(config: Config) -> int:
