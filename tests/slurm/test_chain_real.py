@@ -39,7 +39,7 @@ def chain(session_cluster: ClusterClient, tmp_path_factory: pytest.TempPathFacto
         [
             ROOT / ".envs/orchestrator/bin/snakemake",
             *("--profile", "slurm", "--configfile", "config/config.yaml", "short.yaml"),
-            *("--slurm-init-seconds-before-status-checks", "6", "--latency-wait", "5"),
+            *("--slurm-init-seconds-before-status-checks", "14", "--latency-wait", "5"),
             *("--set-resources", "train_grpo:slurm_partition=low"),
         ],
         cwd=path,
