@@ -21,6 +21,7 @@ orms["length"] = Length
 """
 EXPERIMENTS = """
 sft: null
+data: {reward_examples: null}
 rewards: {plugin: length.py, functions: [length], weights: null}
 trainer: {train_steps: 2, save_steps: 2, quality_gate: warn}
 experiments:

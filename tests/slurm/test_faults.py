@@ -305,11 +305,15 @@ def test_13_slurmctld_restarts(runs: Runs) -> None:
 @together
 def test_15_two_drivers(runs: Runs) -> None:
     """One job; the second driver watches it, and its Ctrl-C does not cancel what it does not drive."""
-    rl = runs.new()
+    rl = runs.new(speeds={"STEP": 1})
     drivers = [rl.drive() for _ in range(3)]
+
+    def watching() -> list[Any]:
+        return [driver for driver in drivers if "drives it" in driver.said]
+
+    wait(lambda: len(watching()) == 2, 20, lambda: "\n".join(driver.said for driver in drivers))
     rl.wait_for_step(2)
-    watchers = [driver for driver in drivers if "drives it" in driver.said]
-    assert len(watchers) == 2
+    watchers = watching()
     watchers[0].process.send_signal(signal.SIGINT)
     assert watchers[0].wait() == 130
     for driver in drivers:
