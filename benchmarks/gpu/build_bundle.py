@@ -67,8 +67,10 @@ def unpack(wheel: Path, tree: Path) -> None:
 
 
 def bf16_of_sm90(kind: int, arch: int, payload: bytes) -> bool:
-    """FlashAttention 3 has one entry per type; bf16 alone is trained."""
-    return elf.is_sm90(kind, arch, payload) and b"half_t" not in payload and b"float_e4m3_t" not in payload
+    """FlashAttention 3 has one entry per type, of which bf16 alone is trained, and one of all types that adds
+    up split sequences: long prompts need it."""
+    other = b"half_t" in payload or b"float_e4m3_t" in payload
+    return elf.is_sm90(kind, arch, payload) and (b"Combine" in payload or not other)
 
 
 def nothing(*_: object) -> bool:

@@ -23,10 +23,11 @@ def read(path: Path) -> Any:
 def steps(log: Path) -> list[dict[str, Any]]:
     """Every logged step in the order of the log: after a resume, steps come again."""
     found = []
-    for line in log.read_text(encoding="utf-8").splitlines():
+    for line in log.read_text(encoding="utf-8").splitlines() if log.is_file() else ():
         row = json.loads(line)
         if "reward" in row:
-            step = int(str(row["iteration"]).partition("/")[0])
+            position = row.get("iteration") or row["global_step/max_steps"]  # of Megatron, of swift rlhf
+            step = int(str(position).partition("/")[0])
             found.append({"step": step} | {name: row[name] for name in METRICS if name in row})
     return found
 
@@ -99,9 +100,13 @@ def main(directory: Path, experiment: str, result: Path, note: str) -> None:
     if train := read(own / "train.json"):
         facts |= {"step": train["step"], "reward": train["reward"]}
     if export := read(own / "export/manifest.json"):
-        facts["export_checks"] = {"logits": export["checks"]["logits"], "equal_to_checkpoint": True}
+        facts["export_checks"] = {
+            "logits": export["checks"]["logits"],
+            "tensors_equal_to_checkpoint": export["checks"]["accounting"]["same"],
+            "loaded_by": export["checks"]["loaded_by"],
+        }
     converted = next((m for m in manifests if m["stage"] == "convert_to_mcore"), None)
-    facts["tensors_equal_after_conversion"] = converted and converted["tensors_compared"]
+    facts["tensors_equal_after_conversion"] = converted and converted["accounting"]["same"]
     result.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 

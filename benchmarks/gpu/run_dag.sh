@@ -12,7 +12,7 @@ files=(config/config.yaml "${overlays[@]}" "$prefix/machine.yaml")
 profile=(--profile profiles/local --cores 4)
 if [ "${PROFILE:-local}" = slurm ]; then
   profile=(--profile slurm --slurm-init-seconds-before-status-checks 4 --latency-wait 5 --set-resources)
-  for ask in sft:2 convert_to_mcore:1 train_grpo:2 evaluate:1 export_hf:1; do
+  for ask in sft:2 convert_to_mcore:2 train_grpo:2 evaluate:2 export_hf:2; do
     profile+=("${ask%:*}:gres='gpu:${ask#*:}'")
   done
 fi

@@ -6,9 +6,7 @@ page is what this program makes of the files.
 
 from __future__ import annotations
 
-import itertools
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,16 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 PAGE = HERE.parents[1] / "docs" / "measurements.md"
 GIB = 2**30
+KV_CACHE = 4294967296  # of the engines in the cases of memory: configs/case.yaml
+REACHED_THE_PEAK = {
+    "sft-4b-full": "NaN in the gradient of the second step",
+    "sft-moe": "time was up in the first backward pass",
+    "grpo-0.8b-none": "time was up in the first update",
+    "grpo-0.8b-lora": "time was up after the last step",
+    "grpo-0.8b-server": "time was up after three of four steps",
+    "grpo-2b-full": "time was up after two of four steps",
+}
+"""Cases that did not end by themselves, and came far enough for the peak."""
 STATIC = ("weights", "adapter", "gradients", "optimizer", "reference")
 
 Row = list[str]
@@ -42,6 +50,11 @@ def ran(case: dict[str, Any]) -> bool:
     return case["rc"] == 0 and bool(case["allocator"] and case["allocator"][0])
 
 
+def measured(case: dict[str, Any]) -> bool:
+    """Whether a case came as far as the loss, where the peak is."""
+    return ran(case) or case["case"] in REACHED_THE_PEAK
+
+
 def shown(size: float) -> str:
     return f"{size / GIB:.1f}"
 
@@ -60,106 +73,54 @@ def held(rank: RankMemory, phase: str, *, static: bool = False) -> int:
 
 
 def peak_of(case: dict[str, Any]) -> int:
-    """The allocator's peak in the update: of GRPO it was taken phase by phase."""
+    """The allocator's peak in the update: of GRPO it was taken phase by phase. The last, interrupted stretch
+    of a run that was ended is in the samples alone."""
     measured = case["allocator"][0]
-    return int(measured.get("phases", {}).get("update", measured["max_allocated"]))
+    by_phase = int(measured.get("phases", {}).get("update", 0))
+    return by_phase if case["steps"] and by_phase else int(measured["max_allocated"])
+
+
+def predicted_peak(case: dict[str, Any]) -> int:
+    """The same by the plan, with what differs by the way of measuring: Adam's moments, 8 of its 12 bytes, are
+    made in the first step, and torch counts the memory of an engine that sleeps in its process."""
+    (rank, *_), engine = plan_of_result(case)
+    predicted = held(rank, "update")
+    if not case["steps"]:
+        predicted -= sum(i.bytes for i in rank.items if i.name == "optimizer" and i.where == "gpu") * 8 // 12
+    if engine is not None and "server_driver_peak_mib" not in case:
+        weights = sum(item.bytes for item in engine.rank.items if item.name == "vLLM weights")
+        predicted += weights + KV_CACHE
+    return predicted
 
 
 def memory_row(case: dict[str, Any]) -> Row:
-    rank = plan_of_result(case)[0][0]
-    predicted, peak = held(rank, "update"), peak_of(case)
+    predicted, peak = predicted_peak(case), peak_of(case)
     measured = case["allocator"][0]
     driver = max(case["driver_peak_mib"].values(), default=0) * 2**20
     return [
         case["case"],
+        str(len(case["steps"])),
         shown(predicted),
         shown(peak),
         f"{(predicted - peak) / peak:+.0%}",
-        shown(held(rank, "update", static=True)),
-        shown(measured["median_allocated"]),
+        shown(held(plan_of_result(case)[0][0], "update", static=True)),
         shown(measured["max_reserved"]),
         shown(driver) if driver else "not taken",
     ]
 
 
 def memory() -> str:
-    head = ["case", "predicted update", "allocator peak", "error", "predicted static", "held between steps"]
-    head += ["reserved", "driver"]
-    return table(head, [memory_row(case) for case in cases() if ran(case) and not is_speed(case)])
-
-
-def is_speed(case: dict[str, Any]) -> bool:
-    return case["case"].startswith(("speed-", "fla"))
-
-
-def speed() -> str:
-    """The split of a step, and its ratio to that of the first row."""
-    found = {case["case"]: case for case in cases() if case["case"].startswith("speed-") and case["steps"]}
-    rows = []
-    base = found.get("speed-colocate")
-    for name, case in sorted(found.items(), key=lambda pair: pair[0] != "speed-colocate"):
-        took = case["seconds_per_step"]
-        parts = [took.get(phase) for phase in ("rollout", "sync", "logps", "update")]
-        ratio = took["median"] / base["seconds_per_step"]["median"] if base and took["median"] else None
-        rows.append(
-            [
-                name,
-                *(f"{value:.2f}" if value is not None else "not taken" for value in (took["median"], *parts)),
-                f"{ratio:.2f}" if ratio else "not taken",
-            ]
-        )
-    head = ["case", "seconds a step", "rollout", "weight sync", "log-probabilities", "update", "ratio"]
-    return table(head, rows) if rows else "Not taken."
-
-
-def engines() -> str:
-    """What vLLM said when it started, against the plan."""
-    rows = []
-    for case in cases():
-        said = " ".join(case.get("engine", []))
-        tokens = re.search(r"GPU KV cache size: ([\d,]+) tokens", said)
-        loading = re.search(r"Model loading took ([\d.]+) GiB", said)
-        if tokens is None or loading is None or "kv_cache_memory_bytes': None" not in str(case["overlay"]):
-            continue
-        engine = plan_of_result(case)[1]
-        assert engine is not None
-        weights = next(item.bytes for item in engine.rank.items if item.name == "vLLM weights")
-        number = int(tokens[1].replace(",", ""))
-        rows.append(
-            [
-                case["case"],
-                shown(weights),
-                loading[1],
-                f"{engine.kv_tokens:,}",
-                f"{number:,}",
-                f"{(engine.kv_tokens - number) / number:+.0%}",
-            ]
-        )
-    head = ["case", "predicted weights", "vLLM's weights", "predicted KV tokens", "vLLM's KV tokens", "error"]
-    return table(head, rows) if rows else "Not taken."
-
-
-def passes(case: dict[str, Any]) -> list[float]:
-    """Seconds of each pass over the 5 lengths; the first step of all is left out, it starts the program."""
-    seen = [step["seen"] for step in case["steps"]]
-    ends = [seen[place] for place in range(4, len(seen), 5)]
-    return [late - early for early, late in itertools.pairwise([seen[0], *ends])]
-
-
-def fla() -> str:
-    rows = []
-    for case in cases():
-        if case["case"].startswith("fla") and case["steps"]:
-            took = [f"{seconds:.1f} s" for seconds in passes(case)]
-            rows.append([case["versions"]["fla-core"], f"{case['steps'][0]['seen']:.0f} s", *took])
-    width = max((len(row) for row in rows), default=2)
-    head = ["fla-core", "until the first step", "4 further lengths", "the same 5 again", "and again"][:width]
-    return table(head, [row + ["not taken"] * (width - len(row)) for row in rows]) if rows else "Not taken."
+    head = ["case", "steps", "predicted", "allocator peak", "error", "of it static", "reserved", "driver"]
+    return table(head, [memory_row(case) for case in cases() if measured(case)])
 
 
 def failed() -> str:
-    rows = [[c["case"], str(c["rc"]), f"{c['seconds']:.0f} s"] for c in cases() if not ran(c)]
-    return table(["case", "exit code", "after"], rows) if rows else "None."
+    rows = [
+        [c["case"], str(c["rc"]), f"{c['seconds']:.0f} s", str(len(c["steps"])), REACHED_THE_PEAK[c["case"]]]
+        for c in cases()
+        if not ran(c)
+    ]
+    return table(["case", "exit code", "after", "steps", "why"], rows) if rows else "None."
 
 
 def machine() -> str:
@@ -214,17 +175,30 @@ def resume() -> str:
         if dag.get("resumed_from_step") is None:
             continue
         twice, same = dag["rollouts_made_twice"], dag["of_them_for_the_same_prompts"]
-        first, second = dag["snakemake_exit_codes"]
+        tries = [a["attempt"].rpartition(".")[0] for a in dag.get("attempts", [])]
+        how = (
+            f"Snakemake ended with code {dag['snakemake_exit_codes'][0]} and was called again"
+            if len(set(tries)) != 1
+            else "The job tried again by itself"
+        )
         lines.append(
-            f"`{dag['experiment']}`: a rank was killed with SIGKILL after step {dag['killed_at_step']}; "
-            f"Snakemake ended with code {first}. Called again, it loaded the checkpoint of step "
-            f"{dag['resumed_from_step']} and trained to step {dag['step']} (code {second}). "
+            f"`{dag['experiment']}`: a rank was killed with SIGKILL after step {dag['killed_at_step']}. "
+            f"{how}, loaded the checkpoint of step {dag['resumed_from_step']} and trained to step "
+            f"{dag['step']}. "
             f"The {twice} rollouts that were made twice have the same prompts in {same} of {twice} cases; "
             "their completions are new samples. Reward, steps in the order of the log:"
         )
         rows = [[str(s["step"]), f"{s['reward']:.3f}", f"{s['grad_norm']:.3f}"] for s in dag["steps"]]
         lines.append(table(["step", "reward", "grad_norm"], rows))
     return "\n\n".join(lines)
+
+
+def queue() -> str:
+    """What Slurm said of the jobs of the chain under it."""
+    (lines,) = [dag["squeue"] for dag in dags() if dag.get("squeue")]
+    rows = [line.split(maxsplit=7) for line in lines[1:]]
+    shown = [[job, what, state, gres, took] for job, _, state, gres, took, _, _, what in rows]
+    return table(["job", "rule", "state", "GPUs", "time"], sorted(shown, key=lambda row: int(row[0])))
 
 
 def dag_table() -> str:
@@ -241,11 +215,9 @@ def page() -> str:
         "dag": dag_table(),
         "notes": notes(),
         "resume": resume(),
+        "queue": queue(),
         "stages": "\n\n".join(f"`{dag['experiment']}`:\n\n{stage_table(dag)}" for dag in dags()),
         "memory": memory(),
-        "speed": speed(),
-        "engines": engines(),
-        "fla": fla(),
         "failed": failed(),
     }
     for name, content in parts.items():

@@ -25,20 +25,18 @@ def test_the_page_matches_the_results() -> None:
     assert tables.PAGE.read_text(encoding="utf-8") == tables.page()
 
 
-def test_a_failed_case_is_not_among_the_measured_ones() -> None:
+def test_a_case_that_did_not_end_well_is_named() -> None:
     failed = [case["case"] for case in tables.cases() if not tables.ran(case)]
     assert failed, "the results hold at least one case that did not end well"
-    assert not [name for name in failed if f"| {name} |" in tables.memory()]
     assert all(f"| {name} |" in tables.failed() for name in failed)
 
 
-MEASURED = [case for case in tables.cases() if tables.ran(case) and not tables.is_speed(case)]
+MEASURED = [case for case in tables.cases() if tables.measured(case)]
 
 
 @pytest.mark.parametrize("case", MEASURED, ids=lambda case: case["case"])
-def test_the_plan_is_within_a_tenth_of_the_measured_peak(case: dict[str, Any]) -> None:
-    rank = predict.plan_of_result(case)[0][0]
-    assert tables.held(rank, "update") == pytest.approx(tables.peak_of(case), rel=0.1)
+def test_the_plan_is_within_a_twentieth_of_the_measured_peak(case: dict[str, Any]) -> None:
+    assert tables.predicted_peak(case) == pytest.approx(tables.peak_of(case), rel=0.05)
 
 
 @pytest.mark.parametrize(

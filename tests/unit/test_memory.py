@@ -19,7 +19,6 @@ from grpoflow.plan.memory import (
     gdn_state_bytes,
     host_bytes_per_node,
     kv_bytes_per_token,
-    logit_bytes,
     stage_parameters,
     swift_trainer_memory,
     trainer_memory,
@@ -186,10 +185,24 @@ SPEC = TrainerSpec(8192, micro_batches=8)
 
 
 def test_logits_of_8192_tokens() -> None:
-    assert f"{logit_bytes(arch_of('27B'), LayoutSpec(1), 8192) / GIB:.2f}" == "7.58"
-    assert logit_bytes(arch_of("27B"), LayoutSpec(4, 4), 8192) == logit_bytes(
-        arch_of("27B"), LayoutSpec(1), 2048
-    )
+    """2.03e9 logits of the 27B: 10 bytes each in Megatron SFT, 6 in GRPO, 14 in swift, 4 with ZeRO."""
+    arch, one = arch_of("27B"), replace(SPEC, syncs=False)
+    logits = 8192 * 248320
+    assert named(trainer_memory(arch, LayoutSpec(1), one)[0], "logits") == 10 * logits
+    assert named(trainer_memory(arch, LayoutSpec(1), SPEC)[0], "logits") == 6 * logits
+    assert named(swift_trainer_memory(arch, 1, SPEC, 0), "logits") == 14 * logits
+    assert named(swift_trainer_memory(arch, 8, SPEC, 3), "logits") == 4 * logits
+    assert named(trainer_memory(arch, LayoutSpec(4, 4), SPEC)[0], "logits") == 6 * logits // 4
+
+
+def test_logits_are_gone_before_a_layer_is_recomputed() -> None:
+    """Whichever is larger is counted: the logits of one short row, or one layer of the 27B of all tokens."""
+    arch = arch_of("27B")
+    full = replace(SPEC, recompute="full")
+    (wide,) = trainer_memory(arch, LayoutSpec(1), full)
+    (narrow,) = trainer_memory(arch, LayoutSpec(1), replace(full, logit_tokens=64))
+    assert named(wide, "logits") > 0 == named(wide, "recomputed layer")
+    assert named(narrow, "recomputed layer") > 0 == named(narrow, "logits")
 
 
 def test_chunk_states_of_the_27b() -> None:

@@ -278,7 +278,7 @@ def trainer_spec(config: Config) -> TrainerSpec:
     if trainer.backend == "megatron":
         return spec
     completions = trainer.micro_batch_size * trainer.max_completion_length
-    return replace(spec, logit_tokens=completions, logit_width=2)
+    return replace(spec, logit_tokens=completions)
 
 
 def sft_spec(config: Config) -> TrainerSpec:

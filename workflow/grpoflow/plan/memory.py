@@ -51,6 +51,28 @@ BF16, FP32 = 2, 4
 
 
 @dataclass(frozen=True)
+class Copies:
+    """Bytes of a logit that the loss holds at its peak, over all copies; measured (docs/measurements.md)."""
+
+    bytes: int
+    why: str
+
+
+MEGATRON_SFT = Copies(10, "bf16 output, fp32 copy, exponentials")
+"""megatron-core 0.18.0 fusions/fused_cross_entropy.py, tensor_parallel/cross_entropy.py:28."""
+
+MEGATRON_GRPO = Copies(6, "fp32 copy, in which the loss computes, and bf16 output or gradient")
+"""The model returns fp32 (megatron-core 0.18.0 transformer/module.py:495), so that cross_entropy.py:28 copies
+nothing and works in place. With a rollout.temperature other than 1 another fp32 copy comes on top."""
+
+SWIFT = Copies(14, "bf16 output, fp32 copy, log-softmax and its gradient")
+"""accelerate 1.15.0 accelerator.py:1830: the outputs of a model in mixed precision are made fp32."""
+
+SWIFT_UNDER_DEEPSPEED = Copies(4, "bf16 output and gradient")
+"""DeepSpeed's models are not wrapped so; log-softmax is taken row by row. Not measured."""
+
+
+@dataclass(frozen=True)
 class Item:
     """``bytes`` held by one rank on ``where`` during ``phases``, and the formula."""
 
@@ -106,8 +128,6 @@ class TrainerSpec:
             samples at full length.
         logit_tokens: Tokens of a micro batch of which logits are made; None means all. `swift rlhf` makes
             those of the completions only (swift rlhf_trainers/grpo_trainer.py:1575).
-        logit_width: Bytes of a logit: 4, or 2 in `swift rlhf`, which takes the log-softmax of a row at a
-            time.
         micro_batches: Micro batches per step and data-parallel group; they fill the pipeline.
         tuner: ``full`` or ``lora``.
         lora_rank: Rank of the adapters on all linear layers of the text model.
@@ -126,7 +146,6 @@ class TrainerSpec:
 
     tokens: int
     logit_tokens: int | None = None
-    logit_width: int = FP32
     micro_batches: int = 1
     tuner: Literal["full", "lora"] = "full"
     lora_rank: int = 8
@@ -307,13 +326,8 @@ def chunk_state_bytes(arch: Architecture, layout: LayoutSpec, tokens: int) -> in
     return int(states * FP32 / (layout.tp * layout.cp))
 
 
-def logit_bytes(arch: Architecture, layout: LayoutSpec, tokens: int) -> int:
-    """fp32 logits of ``tokens`` tokens on one rank; the vocabulary is padded to a multiple of TP."""
-    return int(tokens / layout.cp * ceil(arch.vocab_size / layout.tp) * FP32)
-
-
 def _activation_items(
-    arch: Architecture, layout: LayoutSpec, spec: TrainerSpec, stage: int
+    arch: Architecture, layout: LayoutSpec, spec: TrainerSpec, copies: Copies, stage: int
 ) -> tuple[list[Item], list[Item], list[Item]]:
     """What is kept for the backward pass, what the layer holds whose backward pass runs, and the logits."""
     tokens = spec.tokens / layout.cp
@@ -339,25 +353,14 @@ def _activation_items(
         items = [Item("activations", int(average * tokens * layers * in_flight), why, update)]
     why = f"states of one GDN layer, every {GDN_CHUNK} tokens, in its backward pass"
     working.append(Item("GDN chunk states", chunk_state_bytes(arch, layout, spec.tokens), why, update))
-    return items, working, _loss_items(arch, layout, spec) if stage == layout.pp - 1 else []
+    return items, working, _loss_items(arch, layout, spec, copies) if stage == layout.pp - 1 else []
 
 
-def _loss_items(arch: Architecture, layout: LayoutSpec, spec: TrainerSpec) -> list[Item]:
-    """What the loss holds of each logit. Megatron-core keeps the bf16 output of the model beside an fp32 copy
-    (megatron-core 0.18.0 tensor_parallel/cross_entropy.py:28), in which the exponentials are taken."""
-    update: tuple[Phase, ...] = ("update",)
-    wide = logit_bytes(arch, layout, spec.tokens if spec.logit_tokens is None else spec.logit_tokens)
-    held = wide * spec.logit_width // FP32
-    why = f"{spec.logit_width} B, {arch.vocab_size} per token, split by TP"
-    items = [
-        Item("logits", held, why, update),
-        Item("logit gradients", held, "a second copy in the backward pass", update),
-    ]
-    if spec.logit_width == FP32:
-        items.append(
-            Item("bf16 logits", wide * BF16 // FP32, "the output of the model, until the loss", update)
-        )
-    return items
+def _loss_items(arch: Architecture, layout: LayoutSpec, spec: TrainerSpec, copies: Copies) -> list[Item]:
+    tokens = spec.tokens if spec.logit_tokens is None else spec.logit_tokens
+    logits = int(tokens / layout.cp * ceil(arch.vocab_size / layout.tp))
+    why = f"{copies.bytes} B of each of {arch.vocab_size} per token, split by TP: {copies.why}"
+    return [Item("logits", copies.bytes * logits, why, ("update",))]
 
 
 def _sync_item(arch: Architecture) -> Item:
@@ -370,7 +373,8 @@ def trainer_memory(arch: Architecture, layout: LayoutSpec, spec: TrainerSpec) ->
     """Memory of one rank of every pipeline stage. ``layout`` must be legal (see check_layout)."""
     ranks = []
     for stage in range(layout.pp):
-        kept, working, logits = _activation_items(arch, layout, spec, stage)
+        copies = MEGATRON_GRPO if spec.syncs else MEGATRON_SFT
+        kept, working, logits = _activation_items(arch, layout, spec, copies, stage)
         # The logits are gone before the backward pass reaches a layer: the peak has the larger of the two.
         largest = max(logits, working, key=lambda held: sum(item.bytes for item in held))
         items = [*_static_items(arch, layout, spec, stage), *kept, *largest]
@@ -418,7 +422,8 @@ def swift_trainer_memory(
             Item("reference", int(BF16 * held / weight_split), "frozen bf16 copy, only with beta > 0")
         )
     # logits and layer together: a run that this puts at 67 GiB was seen at 78 of 80 GB (ms-swift#8145)
-    items += itertools.chain(*_activation_items(arch, layout, spec, 0))
+    copies = SWIFT_UNDER_DEEPSPEED if zero_stage else SWIFT
+    items += itertools.chain(*_activation_items(arch, layout, spec, copies, 0))
     if spec.syncs:
         items.append(_sync_item(arch))
     items.append(RESERVE_ITEM)

@@ -378,9 +378,8 @@ def _rl_stages(
     for node, role in placement.rollout_servers:
         port = base + role.http_port_offset
         servers.append(Server(f"node{node}", port, base + role.group_port_offset))
-        environment = {"VLLM_PORT": str(base + role.vllm_port_offset), **devices(role.gpus)}
         serving.append(
-            _planned(config, role.name, node, rollout(config, start, port, role.dp), **environment)
+            _planned(config, role.name, node, rollout(config, start, port, role.dp), **devices(role.gpus))
         )
     paths = TrainPaths(start, mcore, dataset / "train.jsonl", results / "runs" / run_hash(config) / "output")
     training = []
