@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from grpoflow.commands.base import Command
+from grpoflow.commands.distributed import Ranks, torchrun_environment
 from grpoflow.config import load_experiments, read_yaml
 from grpoflow.files import read_json
 from grpoflow.stages.base import Stage, StageFailed, attempt_directory, finish
@@ -76,3 +78,23 @@ def test_without_a_launcher_the_first_stage_says_what_was_dropped(
     with pytest.raises(StageFailed, match=r"--default-resources .* replaces .* --set-resources"):
         preflight(stage)
     assert list(stage.output.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("visible", "enough"), [("0,1", True), (None, True), ("0", False), ("NoDevFiles", False)]
+)
+def test_a_job_with_too_few_gpus_is_refused(
+    stage: Stage, visible: str | None, enough: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    cluster = stage.config.cluster.model_copy(update={"device": "cuda", "gpus_per_node": 2})
+    stage = replace(stage, name="evaluate", config=stage.config.model_copy(update={"cluster": cluster}))
+    command = Command(("true",), torchrun_environment(Ranks(2)))
+    if enough:
+        stage.run("infer", command)
+    else:
+        with pytest.raises(StageFailed, match=r"2 ranks.*set-resources evaluate:gres=gpu:2"):
+            stage.run("infer", command)

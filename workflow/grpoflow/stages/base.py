@@ -71,9 +71,27 @@ class Stage:
             return
         if len(commands) > 1:
             raise StageFailed(f"{name} needs {len(commands)} nodes: use --profile slurm")
+        self._has_gpus_for(name, int(commands[0].env.get("NPROC_PER_NODE", 1)))
         log = self.logs / f"{name}.log"
         self.say(f"{' '.join(Path(part).name for part in commands[0].argv[:2])} (log: {log})")
         run(name, commands[0], clean_environment(self.config, os.environ), log, self._watch(progress))
+
+    def _has_gpus_for(self, name: str, ranks: int) -> None:
+        """Refuse a job with fewer GPUs than ranks: they would end after half a minute, each with a trace.
+
+        Raises:
+            StageFailed: CUDA_VISIBLE_DEVICES, which Slurm sets, names fewer.
+        """
+        told = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if self.config.cluster.device == "cpu" or told is None:
+            return
+        gpus = [gpu for gpu in told.split(",") if gpu and gpu != "NoDevFiles"]
+        if len(gpus) < ranks:
+            raise StageFailed(
+                f"{name} starts {ranks} ranks, one per GPU, and CUDA_VISIBLE_DEVICES is '{told}': ask Slurm "
+                f"for all GPUs of a node (set-resources {self.name}:gres=gpu:{ranks} in the profile or on the "
+                f"command line), or lower cluster.gpus_per_node, now {self.config.cluster.gpus_per_node}"
+            )
 
     def _watch(self, progress: Callable[[], str] | None) -> Callable[[], None]:
         said = ""
