@@ -354,8 +354,8 @@ def seeds() -> str:
                 f"{difference['mean']:+.2f} [{difference['low']:+.2f}, {difference['high']:+.2f}]",
             )
         )
-    header = ("seed", "reward, first to last tenth of the steps", "held-out prompts, SFT to GRPO", "difference")
-    return table(header, rows)
+    header = ("seed", "reward, first to last tenth of the steps", "held-out prompts, SFT to GRPO")
+    return table((*header, "difference"), rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {

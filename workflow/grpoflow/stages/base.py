@@ -89,8 +89,8 @@ class Stage:
         if len(gpus) < ranks:
             raise StageFailed(
                 f"{name} starts {ranks} ranks, one per GPU, and CUDA_VISIBLE_DEVICES is '{told}': ask Slurm "
-                f"for all GPUs of a node (set-resources {self.name}:gres=gpu:{ranks} in the profile or on the "
-                f"command line), or lower cluster.gpus_per_node, now {self.config.cluster.gpus_per_node}"
+                f"for all GPUs of a node (set-resources {self.name}:gres=gpu:{ranks} in the profile or on "
+                f"the command line), or lower cluster.gpus_per_node, now {self.config.cluster.gpus_per_node}"
             )
 
     def _watch(self, progress: Callable[[], str] | None) -> Callable[[], None]:
