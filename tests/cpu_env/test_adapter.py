@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPO, CpuRun
+from cpu_stack import REPO, CpuRun
 from grpoflow.fidelity import account_adapter
 
 pytestmark = pytest.mark.real

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from conftest import REPO, CpuRun
+from cpu_stack import REPO, CpuRun
 from grpoflow.demo import data
 from grpoflow.demo.files import complete_directory
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPO, CpuRun
+from cpu_stack import REPO, CpuRun
 from grpoflow.config import Config, load_experiments, read_yaml
 from grpoflow.config.load import merge
 from grpoflow.fidelity import MTP

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from conftest import STANDINS, CpuRun
+from cpu_stack import STANDINS, CpuRun
 
 HERE = Path(__file__).parent
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import REPO, CpuRun
+from cpu_stack import REPO, CpuRun
 
 pytestmark = pytest.mark.real
 

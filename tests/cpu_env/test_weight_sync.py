@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import CPU_BIN, REPO, CpuRun
+from cpu_stack import CPU_BIN, REPO, CpuRun
 
 pytestmark = pytest.mark.real
 

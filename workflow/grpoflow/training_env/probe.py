@@ -37,7 +37,9 @@ REPEATS = 5
 
 def versions() -> dict[str, str]:
     """Installed packages that a run depends on."""
-    found = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in metadata.distributions()}
+    found: dict[str, str] = {}
+    for distribution in metadata.distributions():  # in the order of sys.path: the first one is imported
+        found.setdefault(distribution.metadata["Name"].lower().replace("_", "-"), distribution.version)
     return {name: found[name] for name in sorted(found) if PACKAGES.fullmatch(name)}
 
 
