@@ -152,6 +152,29 @@ def test_a_tied_output_layer_may_be_absent(start: Path, export: Path) -> None:
     assert account(export, start, "float32").absent == {TIED: ["lm_head.weight"]}
 
 
+@pytest.mark.parametrize("equal", [True, False])
+def test_an_output_layer_that_was_tied_is_the_embedding(start: Path, export: Path, equal: bool) -> None:
+    """mcore-bridge may write one of uninitialised memory."""
+    for directory in (start, export):
+        change_json(directory / "config.json", lambda c: {**c, "tie_word_embeddings": True})
+    for shard in start.glob("*.safetensors"):
+        weights = load_file(shard)
+        weights.pop("lm_head.weight", None)
+        save_file(weights, shard)
+
+    def tie(weights: dict[str, Any]) -> None:
+        (embedding,) = (array for name, array in weights.items() if name.endswith("embed_tokens.weight"))
+        weights["lm_head.weight"] = embedding.copy()
+        weights["lm_head.weight"][0, 0] += 0 if equal else 1
+
+    change_weights(export, tie)
+    if equal:
+        assert account(export, start, "float32").same == len(TENSORS) - 1
+    else:
+        with pytest.raises(CheckpointError, match=r"lm_head\.weight, which is not the embedding"):
+            account(export, start, "float32")
+
+
 def test_the_configured_type_is_counted(start: Path, export: Path) -> None:
     change_weights(export, lambda w: w.update({name: array.astype(np.float16) for name, array in w.items()}))
     assert account(export, start, "float16").converted == {"F32 -> F16": len(TENSORS)}

@@ -9,8 +9,10 @@ import json
 import re
 import uuid
 import zipfile
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from safetensors import SafetensorError, safe_open
 
@@ -19,6 +21,7 @@ from grpoflow.shards import shard_sizes
 
 HF_FILES = ("config.json", "tokenizer_config.json")
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+PIECE = 1 << 24
 TRACKER = "latest_checkpointed_iteration.txt"
 
 
@@ -57,6 +60,38 @@ def tensors(directory: Path) -> dict[str, Tensor]:
         except SafetensorError as error:
             raise CheckpointError(f"{shard} cannot be read: {error}") from error
     return found
+
+
+def same_values(directory: Path, first: str, second: str) -> bool:
+    """Whether two tensors of a Hugging Face directory are equal byte by byte, read in pieces.
+
+    Raises:
+        CheckpointError: one of them is not there.
+    """
+    with ExitStack() as stack:
+        (a, size), (b, other) = (_data(stack, directory, name) for name in (first, second))
+        if size != other:
+            return False
+        while size > 0:
+            piece = min(size, PIECE)
+            if a.read(piece) != b.read(piece):
+                return False
+            size -= piece
+    return True
+
+
+def _data(stack: ExitStack, directory: Path, name: str) -> tuple[BinaryIO, int]:
+    """A file that stands at the first byte of a tensor, and how many bytes it has (safetensors: the length of
+    the header in 8 bytes, the header in JSON, the data)."""
+    for shard in sorted(directory.glob("*.safetensors")):
+        file = stack.enter_context(shard.open("rb"))
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        if name in header:
+            start, end = header[name]["data_offsets"]
+            file.seek(8 + length + start)
+            return file, end - start
+    raise CheckpointError(f"{directory} has no {name}")
 
 
 def check_hf_directory(directory: Path, reference: Path) -> dict[str, Tensor]:

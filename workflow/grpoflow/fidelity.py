@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpoflow.checkpoints import CheckpointError, tensors
+from grpoflow.checkpoints import CheckpointError, Tensor, same_values, tensors
 
 MTP = "multi-token prediction is not built by this trainer"
 TIED = "tied to the embedding"
@@ -74,6 +74,7 @@ def account(ours: Path, reference: Path, torch_dtype: str, *, may_lack_mtp: bool
             problems.append(f"missing: {name}{_hint(name)}")
     added = sorted(found.keys() - expected.keys())
     problems += [f"added: {name}" for name in added if not (tied and _head(name))]
+    problems += _untied(ours, added if tied else [], found)
     converted: dict[str, int] = {}
     for name in sorted(found.keys() & expected.keys()):
         a, b = found[name], expected[name]
@@ -102,6 +103,18 @@ def is_mtp(name: str) -> bool:
 
 def _head(name: str) -> bool:
     return name.endswith("lm_head.weight")
+
+
+def _untied(directory: Path, added: list[str], found: Mapping[str, Tensor]) -> Iterator[str]:
+    """Output layers that the reference ties to the embedding, and that are something else: where the outer
+    and the inner tie_word_embeddings differ, mcore-bridge 1.6.5 writes one that nobody initialised."""
+    for head in filter(_head, added):
+        embedding = next((name for name in sorted(found) if name.endswith("embed_tokens.weight")), None)
+        if embedding is None or not same_values(directory, head, embedding):
+            yield (
+                f"added: {head}, which is not the embedding, though tie_word_embeddings is true: set it "
+                "alike in config.json and its text_config"
+            )
 
 
 def _hint(name: str) -> str:
