@@ -99,10 +99,13 @@ class Gang:
         self._judge(job)
 
     def _submit(self, resources: Mapping[str, Any], say: Callable[[str], None]) -> SlurmJob:
-        for left in slurm.jobs_with_comment(self.comment):
-            say(f"{self.name}: cancelling job {left}, which a former driver left")
-            slurm.cancel(left)
-            _wait_for_end(left)
+        try:
+            for left in slurm.jobs_with_comment(self.comment):
+                say(f"{self.name}: cancelling job {left}, which a former driver left")
+                slurm.cancel(left)
+                _wait_for_end(left)
+        except slurm.NoAnswer as error:
+            raise SubmissionFailed(f"Slurm does not answer: {error}") from error
         self.directory.mkdir(parents=True)
         write_json(
             self.directory / "gang.json",
