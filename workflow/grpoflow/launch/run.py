@@ -225,5 +225,5 @@ class Launch:
             mcore=Path(value["mcore"]) if value["mcore"] else None,
             dataset=Path(value["dataset"]),
             logs=Path(value["logs"]),
-            response_prefix=value["response_prefix"],
+            response_prefix=value.get("response_prefix", ""),
         )
