@@ -14,6 +14,7 @@ from grpoflow.launch.process import ProgramFailed
 from grpoflow.preflight.probed import probe_id, probe_nodes_of, probe_path, probed
 from grpoflow.stages.base import Stage, StageFailed
 from grpoflow.stages.probe import probe_nodes, problems_of
+from grpoflow.training_env.probe import libraries
 from scene import REAL_ENVIRONMENT, Scene
 
 GOOD: dict[str, Any] = {
@@ -126,3 +127,16 @@ def test_the_environment_of_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert node["imports"] == {}
     assert node["network"] is None
     assert probe_nodes_of(made.config) == 1
+
+
+def test_a_cudnn_of_the_system_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside that of the training environment, it is what Transformer Engine loaded in its place."""
+    library = tmp_path / "lib/libcudnn.so.9"
+    library.parent.mkdir()
+    library.touch()
+    ldconfig = tmp_path / "bin/ldconfig"
+    ldconfig.parent.mkdir()
+    ldconfig.write_text(f"#!/bin/sh\necho '1 libs found'\necho '\tlibcudnn.so.9 (libc6) => {library}'\n")
+    ldconfig.chmod(0o755)
+    monkeypatch.setenv("PATH", str(ldconfig.parent), prepend=":")
+    assert str(library.resolve()) in libraries()["libcudnn"]

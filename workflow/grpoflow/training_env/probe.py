@@ -59,7 +59,8 @@ def imports() -> dict[str, str]:
 
 def libraries() -> dict[str, list[str]]:
     """Every copy of the CUDA libraries that a program could load: two of different versions get mixed up."""
-    roots = [*map(Path, sys.path), *map(Path, os.environ.get("LD_LIBRARY_PATH", "").split(":"))]
+    told = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    roots = [*map(Path, sys.path), *map(Path, told), *_system_directories()]
     found = {}
     for name in LIBRARIES:
         files = {
@@ -71,6 +72,17 @@ def libraries() -> dict[str, list[str]]:
         }
         found[name.removesuffix(".so")] = sorted(files)
     return found
+
+
+def _system_directories() -> set[Path]:
+    """Where the system's loader finds CUDA's libraries, such as a cuDNN of the distribution."""
+    ldconfig = shutil.which("ldconfig") or "/sbin/ldconfig"
+    try:
+        known = subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return set()
+    lines = (line for line in known.splitlines() if line.strip().startswith(LIBRARIES))
+    return {Path(line.rpartition("=> ")[2]).parent for line in lines}
 
 
 def gpus() -> list[dict[str, Any]]:
