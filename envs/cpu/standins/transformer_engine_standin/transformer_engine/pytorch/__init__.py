@@ -1,7 +1,7 @@
 from transformer_engine.pytorch import attention, distributed, fp8
 from transformer_engine.pytorch.attention import DotProductAttention
 from transformer_engine.pytorch.fp8 import fp8_autocast, fp8_model_init
-from transformer_engine.pytorch.linear import GroupedLinear, LayerNormLinear, Linear
+from transformer_engine.pytorch.linear import GroupedLinear, LayerNormLinear, LayerNormMLP, Linear
 from transformer_engine.pytorch.norm import LayerNorm, RMSNorm
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "GroupedLinear",
     "LayerNorm",
     "LayerNormLinear",
+    "LayerNormMLP",
     "Linear",
     "RMSNorm",
     "attention",

@@ -202,6 +202,11 @@ class LayerNormLinear(Linear):
         )
 
 
+class LayerNormMLP(_Module):
+    """Only the name, for PEFT, which asks of every module whether it is one (peft/tuners/lora/te.py:130). No
+    module of Megatron-core is."""
+
+
 class GroupedLinear(_Module):
     """One weight per expert: rows of x (tokens, in), sorted by expert, go through `weight0`, `weight1`, ...
     in turn.
