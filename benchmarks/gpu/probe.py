@@ -2,10 +2,13 @@
 
 MEMORY_SAMPLES names the files, one per rank: `.RANK` has the CUDA allocator every 0.2 s; `.phases.RANK`, of
 GRPO, has every stretch of time with its phase, its seconds and the allocator's peak in it. The GPU is
-synchronised where a phase begins or ends. What is in no other phase is the update.
+synchronised where a phase begins or ends. What is in no other phase is the update; until the first `sync` it
+is the start of the program. `load` is the loading of weights or of a checkpoint, `save` the writing of one,
+without the Hugging Face weights, which are `export` (of `swift rlhf` all is `save`).
 """
 
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -53,17 +56,20 @@ class Stretches:
         self.begun = time.time()
 
     def cut(self) -> None:
-        torch.cuda.synchronize()
+        on_gpu = torch.cuda.is_initialized()  # else a rank would make a context on GPU 0 while it starts
+        if on_gpu:
+            torch.cuda.synchronize()
         now = time.time()
         row = {
             "phase": self.inside[-1],
             "begun": round(self.begun, 3),
             "seconds": round(now - self.begun, 4),
-            "peak": torch.cuda.max_memory_allocated(),
-            "allocated": torch.cuda.memory_allocated(),
+            "peak": torch.cuda.max_memory_allocated() if on_gpu else 0,
+            "allocated": torch.cuda.memory_allocated() if on_gpu else 0,
         }
         self.out.write(json.dumps(row) + "\n")
-        torch.cuda.reset_peak_memory_stats()
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
         self.begun = now
 
     @contextlib.contextmanager
@@ -77,10 +83,39 @@ class Stretches:
             self.inside.pop()
 
 
+def watch_method(stretches: Stretches, owner: Any, name: str, phase: str) -> None:
+    method = getattr(owner, name)
+
+    @functools.wraps(method)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        with stretches.phase(phase):
+            return method(*args, **kwargs)
+
+    setattr(owner, name, watched)
+
+
+def watch_files(stretches: Stretches) -> None:
+    """Loading and saving; ms-swift 4.6.0 megatron/trainers/base.py:118, 828, mcore-bridge 1.6.5
+    bridge/gpt_bridge.py:2012, 2115, transformers trainer.py."""
+    if "swift.megatron" in sys.modules:
+        from mcore_bridge import GPTBridge  # noqa: PLC0415
+        from swift.megatron.trainers.base import BaseMegatronTrainer  # noqa: PLC0415
+
+        watch_method(stretches, BaseMegatronTrainer, "_load_checkpoint", "load")
+        watch_method(stretches, BaseMegatronTrainer, "save_checkpoint", "save")
+        watch_method(stretches, GPTBridge, "load_weights", "load")
+        watch_method(stretches, GPTBridge, "save_weights", "export")
+    else:
+        import transformers  # noqa: PLC0415
+
+        watch_method(stretches, transformers.Trainer, "_save_checkpoint", "save")
+
+
 def watch_phases(path: str) -> None:
     from swift.rlhf_trainers import utils  # noqa: PLC0415
 
     timed, stretches = utils.profiling_context, Stretches(path)
+    watch_files(stretches)
 
     @contextlib.contextmanager
     def watched(trainer: Any, name: str) -> Iterator[None]:

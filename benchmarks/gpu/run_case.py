@@ -3,9 +3,11 @@
 The command lines are the workflow's own (grpoflow.commands); the prediction is that of its plan. Rows are as
 long as the configuration allows, so that measured and predicted tokens agree (`rows: mixed`: of 5 different
 lengths). RESULT.json holds versions, GPU, seed, the metrics of every step and when it was logged, the
-predicted items, the peaks of the CUDA allocator and of the driver, the seconds of every phase, and what vLLM
-says when it starts. It is written also when a program fails or the time is up. The GPUs are those of
-CUDA_VISIBLE_DEVICES; in server mode the first is the server's.
+predicted items, the peaks of the CUDA allocator, of the driver and of host memory, the seconds of every
+phase, of bring-up and of saving, the size of the checkpoints, and what vLLM says when it starts. It is
+written also when a program fails or the time is up. The GPUs are those of CUDA_VISIBLE_DEVICES; in server
+mode the first are the server's. `until: N` ends a run when N steps were logged; with `resume: true` it is
+then started again from its checkpoint until it logged one step more.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from grpoflow.launch.health import is_healthy
 from grpoflow.launch.ports import port_block
 from grpoflow.metrics import LogFollower
 from grpoflow.plan.inputs import parallel_of, sft_parallel_of
+from read_case import allocator, checkpoints, seconds_per_step, times
 
 PACKAGES = (
     *("torch", "triton", "transformers", "ms-swift", "megatron-core", "mcore-bridge", "transformer-engine"),
@@ -103,19 +106,31 @@ def end(program: subprocess.Popen[bytes]) -> None:
     program.wait()
 
 
-class Programs:
-    """The programs of a case: the trainer, and in server mode the rollout server before it."""
+def host_memory_mib() -> int:
+    """MiB of host memory in use; what the kernel can give back, as the cache of files, does not count."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+    return (kib["MemTotal"] - kib["MemAvailable"]) >> 10
 
-    def __init__(self, case: predict.Case, config: Config, work: Path):
+
+class Programs:
+    """The programs of a case: the trainer, and in server mode the rollout server before it. With
+    `resume_from` they go on from that checkpoint."""
+
+    def __init__(self, case: predict.Case, config: Config, work: Path, resume_from: Path | None = None):
         self.config, self.work = config, work
+        self.name = "resumed" if resume_from else "first"
         self.model, self.rows = Path(config.model.path), work / "rows.jsonl"
         self.ports = port_block(os.getpid(), 8, 21000)
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1").split(",")[: case["gpus"]]
+        every = ",".join(str(gpu) for gpu in range(case["gpus"]))
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", every).split(",")[: case["gpus"]]
         serves = case["command"] == "grpo" and config.rollout.mode == "server"
-        self.server_gpus, self.trainer_gpus = (visible[:1], visible[1:]) if serves else ([], visible)
-        self.argv, self.env = self._trainer(case)
+        served = (config.rollout.gpus or 1) if serves else 0
+        self.server_gpus, self.trainer_gpus = visible[:served], visible[served:]
+        self.argv, self.env = self._trainer(case, resume_from)
+        self.replicas = max(1, served // config.rollout.tensor_parallel_size)
 
-    def _trainer(self, case: predict.Case) -> tuple[list[str], dict[str, str]]:
+    def _trainer(self, case: predict.Case, resume_from: Path | None) -> tuple[list[str], dict[str, str]]:
         config, ranks = self.config, Ranks(nproc_per_node=len(self.trainer_gpus), master_port=self.ports)
         if case["command"] == "sft":
             assert config.sft is not None
@@ -128,7 +143,7 @@ class Programs:
             argv = ["--dataset" if word == "--cached_dataset" else word for word in command.argv]
         else:
             write_rows(self.model, self.rows, [config.data.max_length] * ROWS, answered=False)
-            paths = TrainPaths(self.model, None, self.rows, self.work / "output")
+            paths = TrainPaths(self.model, None, self.rows, self.work / "output", resume_from)
             servers = [Server("127.0.0.1", self.ports + 1, self.ports + 2)] if self.server_gpus else []
             command = train(config, paths, ranks, parallel_of(config, ranks.world_size), servers)
             argv = list(command.argv)
@@ -137,10 +152,10 @@ class Programs:
             argv.insert(argv.index("--external_plugins") + 1, plugin)
         else:
             argv += ["--external_plugins", plugin]
-        return argv, {**command.env, "MEMORY_SAMPLES": str(self.work / "allocator")}
+        return argv, {**command.env, "MEMORY_SAMPLES": str(self.work / f"{self.name}.allocator")}
 
     def start(self, argv: list[str], env: dict[str, str], gpus: list[str], log: str) -> Any:
-        with (self.work / log).open("wb") as out:
+        with (self.work / f"{self.name}.{log}").open("wb") as out:
             return subprocess.Popen(
                 argv,
                 env={
@@ -154,46 +169,17 @@ class Programs:
             )
 
     def start_server(self) -> Any:
-        command = rollout(self.config, self.model, self.ports + 1, 1)
-        return self.start(command.argv, {**command.env}, self.server_gpus, "server.log")
+        command = rollout(self.config, self.model, self.ports + 1, self.replicas)
+        return self.start(list(command.argv), {**command.env}, self.server_gpus, "server.log")
 
     def start_trainer(self) -> Any:
         return self.start(self.argv, self.env, self.trainer_gpus, "log")
 
+    def samples(self, rank: int) -> Path:
+        return self.work / f"{self.name}.allocator.{rank}"
 
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-
-
-def allocator(samples: Path, phases: Path) -> dict[str, Any]:
-    """Peaks of one rank in bytes; `phases`: the peak in each."""
-    rows = lines_of(samples)
-    if not rows:
-        return {}
-    cut = lines_of(phases) if phases.is_file() else []
-    peaks = {name: max(r["peak"] for r in cut if r["phase"] == name) for name in {r["phase"] for r in cut}}
-    half = rows[len(rows) // 2 :]
-    return {
-        "max_allocated": max([row["peak"] for row in rows] + list(peaks.values())),
-        "max_reserved": max(row["peak_reserved"] for row in rows),
-        # what stays between two steps: weights, gradients, optimizer (and reference)
-        "median_allocated": sorted(row["allocated"] for row in half)[len(half) // 4],
-        "phases": peaks,
-        "before_rollout": sorted({r["allocated"] for r in cut if r["phase"] == "update"})[:3],
-    }
-
-
-def seconds_per_step(phases: Path) -> dict[str, float]:
-    """Mean seconds of each phase over the steps but the first and the last, and how many these are."""
-    rows = lines_of(phases)
-    starts = [place for place, row in enumerate(rows) if row["phase"] == "sync"]
-    if len(starts) < 3:
-        return {}
-    held = rows[starts[1] : starts[-1]]
-    steps = len(starts) - 2
-    names = sorted({row["phase"] for row in held})
-    split = {name: sum(r["seconds"] for r in held if r["phase"] == name) / steps for name in names}
-    return {"steps": steps, **{name: round(value, 3) for name, value in split.items()}}
+    def phases(self, rank: int) -> Path:
+        return self.work / f"{self.name}.allocator.phases.{rank}"
 
 
 def versions() -> dict[str, str]:
@@ -213,53 +199,65 @@ def make_model(shape: str, out: Path) -> None:
     if shape.startswith("demo-"):
         argv = ["-m", "grpoflow.demo.model", str(out), "--kind", shape.removeprefix("demo-")]
     else:
-        configs = predict.ROOT / "tests/data/configs"
-        config = predict.HERE / "configs/moe.json" if shape == "moe" else configs / f"qwen3.5-{shape}.json"
-        argv = [str(predict.HERE / "make_model.py"), str(out), str(config)]
+        argv = [str(predict.HERE / "make_model.py"), str(out), str(predict.shape_file(shape))]
     subprocess.run([sys.executable, *argv], check=True)
 
 
-def follow(programs: Programs, seconds: float) -> dict[str, Any]:
-    """Run to the end, or to the limit; what was seen on the way."""
-    started = time.time()
+def follow(programs: Programs, seconds: float, until: int | None = None) -> dict[str, Any]:
+    """Run to the end, to the limit, or until so many steps were logged; what was seen on the way."""
+    started, host = time.time(), host_memory_mib()
+    log = programs.work / "output/logging.jsonl"
+    follower = LogFollower(log, from_start=programs.name == "first")
     server = programs.start_server() if programs.server_gpus else None
     port, ready = programs.ports + 1, None
     running = [program for program in (server,) if program]
     trainer = programs.start_trainer()
     running.append(trainer)
-    follower = LogFollower(programs.work / "output/logging.jsonl", from_start=True)
     steps: list[dict[str, Any]] = []
     peaks: list[dict[int, int]] = [{} for _ in running]
-    slow = 0.0
-    while trainer.poll() is None and time.time() - started < seconds:
+    slow, host_peak, reached = 0.0, host, False
+    while trainer.poll() is None and not reached and time.time() - started < seconds:
         time.sleep(0.1)
-        if (programs.work / "output/logging.jsonl").is_file():
+        if log.is_file():
             steps += [row | {"seen": round(time.time() - started, 2)} for row in follower.read()]
+        reached = until is not None and len(steps) >= until
         if time.time() - slow < 1:
             continue
         slow = time.time()
+        host_peak = max(host_peak, host_memory_mib())
         if server and ready is None and is_healthy("127.0.0.1", port):
             ready = round(time.time() - started, 1)
         for program, peak in zip(running, peaks, strict=True):
             for gpu, used in driver_memory(members(program.pid)).items():
                 peak[gpu] = max(peak.get(gpu, 0), used)
-    rc = trainer.poll()
+    rc = 0 if reached else trainer.poll()
     for program in running:
         end(program)
-    if (programs.work / "output/logging.jsonl").is_file():
+    if log.is_file():
         steps += [row | {"seen": round(time.time() - started, 2)} for row in follower.read()]
     facts = {"rc": -9 if rc is None else rc, "seconds": round(time.time() - started, 1), "steps": steps}
     facts["driver_peak_mib"] = peaks[-1]
+    facts["host_memory_mib"] = {"before": host, "peak": host_peak}
     if server:
         facts |= {"server_ready": ready, "server_driver_peak_mib": peaks[0]}
+    if programs.phases(0).is_file():
+        facts["times"] = times(programs.phases(0), started)
     return facts
 
 
+def resume(case: predict.Case, config: Config, work: Path, seconds: float) -> dict[str, Any]:
+    """Go on from the last checkpoint, for one step."""
+    saved = max((work / "output").glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    programs = Programs(case, config, work, resume_from=saved)
+    return {"from": saved.name, **follow(programs, seconds, until=1)}
+
+
 def main(prefix: Path, name: str, result: Path, seconds: float) -> int:
-    case = predict.cases()[name]
+    case, started, made = predict.cases()[name], time.time(), None
     model = Path("resources/gpu") / case["shape"].lower()
     if not (model / "model.safetensors").is_file() and not (model / "model.safetensors.index.json").is_file():
         make_model(case["shape"], model)
+        made = round(time.time() - started, 1)
     config = predict.configuration(case, model, read_yaml(prefix / "machine.yaml"))
     work = Path("cases").absolute() / name
     shutil.rmtree(work, ignore_errors=True)
@@ -267,11 +265,10 @@ def main(prefix: Path, name: str, result: Path, seconds: float) -> int:
     programs = Programs(case, config, work)
     ranks, engine = predict.plan_of(case, config)
     pynvml.nvmlInit()
-    samples = [work / f"allocator.{rank}" for rank in range(len(programs.trainer_gpus))]
-    cut = [work / f"allocator.phases.{rank}" for rank in range(len(programs.trainer_gpus))]
-    seen = follow(programs, seconds)
+    seen = follow(programs, seconds, case.get("until"))
     after_first = [row["seen"] for row in seen["steps"][1:]]
     gaps = [late - early for early, late in itertools.pairwise(after_first)]
+    files = [(programs.samples(rank), programs.phases(rank)) for rank in range(len(programs.trainer_gpus))]
     facts: dict[str, Any] = {
         "case": name,
         **{key: case[key] for key in ("command", "shape", "gpus")},
@@ -280,6 +277,8 @@ def main(prefix: Path, name: str, result: Path, seconds: float) -> int:
         "argv": [word.replace(f"{prefix}/", "").replace(f"{Path.cwd()}/", "") for word in programs.argv],
         "versions": versions(),
         "gpu": pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0)),
+        "gpus_of_machine": pynvml.nvmlDeviceGetCount(),
+        "cpus": os.cpu_count(),
         "driver": pynvml.nvmlSystemGetDriverVersion(),
         "seed": (config.sft or config.trainer).seed if case["command"] == "sft" else config.trainer.seed,
         "predicted": [
@@ -287,19 +286,28 @@ def main(prefix: Path, name: str, result: Path, seconds: float) -> int:
             for rank in ranks
         ],
         "predicted_kv_tokens": engine and engine.kv_tokens,
+        "model_seconds": made,
         **seen,
         "seconds_per_step": {"median": round(statistics.median(gaps), 3) if gaps else None}
-        | (seconds_per_step(cut[0]) if cut[0].is_file() else {}),
-        "allocator": [allocator(s, c) for s, c in zip(samples, cut, strict=True) if s.is_file()],
-        "engine": engine_says([work / "log", work / "server.log"]),
+        | (seconds_per_step(files[0][1]) if files[0][1].is_file() else {}),
+        "allocator": [allocator(samples, phases) for samples, phases in files if samples.is_file()],
+        "checkpoints": checkpoints(work / "output"),
+        "engine": engine_says([work / "first.log", work / "first.server.log"]),
     }
-    temporary = result.with_suffix(".tmp")
-    temporary.write_text(json.dumps(facts, indent=1) + "\n")
-    temporary.replace(result)
+    write(result, facts)
+    if case.get("resume") and facts["checkpoints"]:
+        facts["resumed"] = resume(case, config, work, seconds - seen["seconds"])
+        write(result, facts)
     shutil.rmtree(work / "output", ignore_errors=True)
     took = facts["seconds_per_step"]
     print(f"{name}: rc {facts['rc']} after {facts['seconds']} s, {len(facts['steps'])} steps, {took}")
     return 0
+
+
+def write(result: Path, facts: dict[str, Any]) -> None:
+    temporary = result.with_suffix(".tmp")
+    temporary.write_text(json.dumps(facts, indent=1) + "\n")
+    temporary.replace(result)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from grpoflow.plan.memory import RankMemory
-from predict import plan_of_result
+from grpoflow.config import Config
+from grpoflow.models.architecture import Architecture
+from grpoflow.models.counts import flops_per_token
+from grpoflow.plan.hardware import gpu_named
+from grpoflow.plan.memory import RankMemory, host_bytes_per_node
+from grpoflow.preflight.estimate import disk
+from grpoflow.preflight.subject import Subject
+from predict import configuration_of_result, plan_of, plan_of_result
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 PAGE = HERE.parents[1] / "docs" / "measurements.md"
 GIB = 2**30
-KV_CACHE = 4294967296  # of the engines in the cases of memory: configs/case.yaml
+FILLED = 0.98  # least share of data.max_length that the rows of run_case.py fill
+EIGHT = "eight-"
+"""How the names of the cases of eight GPUs begin: they have tables of their own."""
 REACHED_THE_PEAK = {
     "sft-4b-full": "NaN in the gradient of the second step",
     "sft-moe": "time was up in the first backward pass",
@@ -42,8 +50,10 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def cases() -> list[dict[str, Any]]:
-    return [read(path) for path in sorted((RESULTS / "cases").glob("*.json"))]
+def cases(*, eight: bool = False) -> list[dict[str, Any]]:
+    """Results of the cases of one and two GPUs, or of those of eight."""
+    paths = sorted((RESULTS / "cases").glob("*.json"))
+    return [read(path) for path in paths if path.name.startswith(EIGHT) == eight]
 
 
 def ran(case: dict[str, Any]) -> bool:
@@ -83,13 +93,16 @@ def peak_of(case: dict[str, Any]) -> int:
 def predicted_peak(case: dict[str, Any]) -> int:
     """The same by the plan, with what differs by the way of measuring: Adam's moments, 8 of its 12 bytes, are
     made in the first step, and torch counts the memory of an engine that sleeps in its process."""
-    (rank, *_), engine = plan_of_result(case)
+    with configuration_of_result(case) as config:
+        (rank, *_), engine = plan_of(case, config)
+        cache = config.rollout.engine_args.get("kv_cache_memory_bytes")
     predicted = held(rank, "update")
     if not case["steps"]:
         predicted -= sum(i.bytes for i in rank.items if i.name == "optimizer" and i.where == "gpu") * 8 // 12
     if engine is not None and "server_driver_peak_mib" not in case:
-        weights = sum(item.bytes for item in engine.rank.items if item.name == "vLLM weights")
-        predicted += weights + KV_CACHE
+        asleep = {item.name: item.bytes for item in engine.rank.items}
+        if not any(item.name == "vLLM weights" and "update" in item.phases for item in rank.items):
+            predicted += asleep["vLLM weights"] + (cache or asleep["KV cache"] + asleep["GDN states"])
     return predicted
 
 
@@ -112,6 +125,112 @@ def memory_row(case: dict[str, Any]) -> Row:
 def memory() -> str:
     head = ["case", "steps", "predicted", "allocator peak", "error", "of it static", "reserved", "driver"]
     return table(head, [memory_row(case) for case in cases() if measured(case)])
+
+
+# --- eight GPUs ---
+
+
+def spread(sizes: list[int]) -> str:
+    """Smallest and largest of the ranks, in GiB."""
+    low, high = shown(min(sizes)), shown(max(sizes))
+    return low if low == high else f"{low} to {high}"
+
+
+def ranks_row(case: dict[str, Any]) -> Row:
+    """Peak memory of every rank, and of the host, against the plan."""
+    ranks, _ = plan_of_result(case)
+    of_ranks = [rank for rank in case["allocator"] if rank]
+    host = case["host_memory_mib"]
+    trainers = len(case["driver_peak_mib"]) or len(of_ranks)
+    if not of_ranks:
+        return [case["case"], shown(predicted_peak(case)), *["not taken"] * 5]
+    return [
+        case["case"],
+        shown(predicted_peak(case)),
+        spread([rank["max_allocated"] for rank in of_ranks]),
+        spread([rank["max_reserved"] for rank in of_ranks]),
+        spread([size << 20 for size in case["driver_peak_mib"].values()] or [0]),
+        shown(host_bytes_per_node(ranks, trainers)),
+        shown((host["peak"] - host["before"]) << 20),
+    ]
+
+
+def tokens_per_step(case: dict[str, Any], config: Config) -> float:
+    """Tokens of prompts and completions of a step."""
+    lengths = [step["completions/mean_length"] for step in case["steps"]]
+    mean = FILLED * config.data.max_length + sum(lengths) / len(lengths)
+    return float(config.trainer.global_batch_size * mean)
+
+
+def speed_row(case: dict[str, Any]) -> Row:
+    """Seconds of a step by phase, tokens per second and GPU of the whole step, and the share of the BF16 peak
+    of the trainer's GPUs that the update reaches. Recomputation does not count."""
+    split = case["seconds_per_step"]
+    phases = ("sync", "rollout", "logps", "update")
+    if "update" not in split or not case["steps"]:
+        return [case["case"], "0", *["not taken"] * (len(phases) + 3)]
+    with configuration_of_result(case) as config:
+        tokens = tokens_per_step(case, config)
+        gpu, trainer = gpu_named(config.cluster.gpu), config.trainer
+    whole = sum(seconds for name, seconds in split.items() if name not in ("steps", "median"))
+    length = int(tokens / trainer.global_batch_size)
+    flops = flops_per_token(Architecture.from_config(case["model_config"]))
+    work = tokens * flops.train(length, frozen=trainer.tuner == "lora")
+    peak = len(case["allocator"]) * gpu.bf16_flops
+    return [
+        case["case"],
+        str(split["steps"]),
+        *(f"{split[name]:.1f}" if name in split else "none" for name in phases),
+        f"{whole:.1f}",
+        f"{tokens / whole / case['gpus']:,.0f}",
+        f"{work / split['update'] / peak:.1%}",
+    ]
+
+
+def files_row(case: dict[str, Any]) -> Row:
+    """Bring-up, weight sync, and writing and reading of checkpoints."""
+    times, resumed = case.get("times", {}), case.get("resumed", {}).get("times", {})
+    with configuration_of_result(case) as config:
+        storage = disk(Subject("main", config, 3600))
+    written = case["checkpoints"][-1] if case["checkpoints"] else None
+
+    def seconds(found: dict[str, float], name: str) -> str:
+        return f"{found[name]:.0f}" if name in found else "not taken"
+
+    return [
+        case["case"],
+        "there already" if case["model_seconds"] is None else f"{case['model_seconds']:.0f}",
+        *(seconds(times, name) for name in ("bring_up", "load", "first_sync", "sync")),
+        shown(storage.per_checkpoint) if storage else "not taken",
+        f"{shown(written['hf'])} + {shown(written['rest'])}" if written else "not taken",
+        *(seconds(times, name) for name in ("save", "export")),
+        *(seconds(resumed, name) for name in ("bring_up", "load")),
+    ]
+
+
+def eight() -> str:
+    """The tables of the cases of eight GPUs."""
+    found = cases(eight=True)
+    if not found:
+        return "Not taken."
+    memory_head = ["case", "predicted", "allocator, all ranks", "reserved", "driver"]
+    memory_head += ["host predicted", "host more than before"]
+    speed_head = ["case", "steps", "sync", "rollout", "log-probabilities", "update", "step"]
+    speed_head += ["tokens/s/GPU", "MFU of the update"]
+    files_head = ["case", "model", "bring-up", "loading", "first sync", "sync", "checkpoint predicted"]
+    files_head += ["weights + rest", "save", "of it export", "resume: bring-up", "loading"]
+    ended = [f"`{case['case']}`: exit code {case['rc']}, {len(case['steps'])} steps" for case in found]
+    return "\n\n".join(
+        [
+            "GiB:",
+            table(memory_head, [ranks_row(case) for case in found]),
+            "Seconds of a step, without the first and the last:",
+            table(speed_head, [speed_row(case) for case in found]),
+            "Seconds, and GiB of the checkpoint:",
+            table(files_head, [files_row(case) for case in found]),
+            "; ".join(ended) + ".",
+        ]
+    )
 
 
 def failed() -> str:
@@ -218,6 +337,7 @@ def page() -> str:
         "queue": queue(),
         "stages": "\n\n".join(f"`{dag['experiment']}`:\n\n{stage_table(dag)}" for dag in dags()),
         "memory": memory(),
+        "eight": eight(),
         "failed": failed(),
     }
     for name, content in parts.items():
