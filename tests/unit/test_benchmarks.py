@@ -1,6 +1,6 @@
 """Public benchmarks: in the DAG only when configured, one command per model, results of the same rows.
 
-tests/data/evalscope holds reports that EvalScope 1.14.1 wrote of four rows of the data of
+tests/data/evalscope holds reports that EvalScope 1.14.1 wrote of its mock model and four rows of the data of
 tests/e2e/test_outcome.py, with the description of the data set cut.
 """
 
