@@ -4,8 +4,9 @@
 
 For Python 3.12, torch 2.11.0+cu130 and Hopper (sm_90). Every part of `pins/*.txt` becomes one
 OUT/PART.tar.xz. EXTENSION.whl is Transformer Engine's PyTorch extension: build it with build_extension.sh.
-Without --moe the kernels of mixtures of experts stay out of vLLM. Needs binutils (strip) and xz; takes about
-5 minutes. On a machine with network, install `pins/*.txt` with pip instead.
+Without --moe the kernels of mixtures of experts stay out of vLLM; those of Megatron, grouped GEMM included,
+are in Transformer Engine. Needs binutils (strip) and xz; takes about 5 minutes. On a machine with network,
+install `pins/*.txt` with pip instead.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 import elf
 
 PINS = Path(__file__).parent / "pins"
-PARTS = ("base", "te", "vllm", "transformers", "fla", "orchestrator")
+PARTS = ("base", "te", "vllm", "transformers", "fla", "orchestrator", "deepspeed")
 GLIBC = (39, 35, 34, 31, 28, 27, 24, 17)
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in GLIBC] + ["manylinux2014_x86_64", "manylinux1_x86_64"]
 
@@ -51,6 +52,11 @@ MISSING_IN_CUBLAS = b"cublasLtGroupedMatrixLayoutInit_internal"
 
 
 def download(part: str, wheels: Path) -> None:
+    if part == "deepspeed":  # a source distribution; its operators are not needed
+        pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps"]
+        argv = [*pip, "-w", str(wheels), "-r", str(PINS / f"{part}.txt")]
+        subprocess.run(argv, check=True, env=os.environ | {"DS_BUILD_OPS": "0"})
+        return
     platforms = [word for platform in PLATFORMS for word in ("--platform", platform)]
     pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
     target = ["--python-version", "3.12", "--implementation", "cp", *platforms]

@@ -295,8 +295,9 @@ def main(prefix: Path, name: str, result: Path, seconds: float) -> int:
         "engine": engine_says([work / "first.log", work / "first.server.log"]),
     }
     write(result, facts)
-    if case.get("resume") and facts["checkpoints"]:
-        facts["resumed"] = resume(case, config, work, seconds - seen["seconds"])
+    left = seconds - seen["seconds"]
+    if case.get("resume") and facts["checkpoints"] and left > 0:
+        facts["resumed"] = resume(case, config, work, left)
         write(result, facts)
     shutil.rmtree(work / "output", ignore_errors=True)
     took = facts["seconds_per_step"]
