@@ -1,7 +1,7 @@
 """Public benchmarks: in the DAG only when configured, one command per model, results of the same rows.
 
-tests/data/evalscope holds reports that EvalScope 1.14.1 wrote of its mock model and four rows of the data of
-tests/e2e/test_outcome.py, with the description of the data set cut.
+tests/data/evalscope holds reports that EvalScope 1.14.1 wrote in a run of tests/e2e/test_outcome.py,
+of the model before GRPO, with the description of the data set cut.
 """
 
 import json
