@@ -60,8 +60,8 @@ def test_trains_to_the_last_step(matrix: Workspace, name: str) -> None:
 def test_the_garbage_of_an_untrained_model_is_noticed(matrix: Workspace, name: str) -> None:
     """In the files of both backends."""
     alarms = matrix.json(f"results/{name}/train.json")["alarms"]
-    assert {alarm["gate"] for alarm in alarms} & {"broken text", "length", "thinking"}
-    assert all(alarm["step"] == 1 for alarm in alarms)
+    at_first = {alarm["gate"] for alarm in alarms if alarm["step"] == 1}
+    assert at_first & {"broken text", "length", "thinking"}
 
 
 def test_no_process_is_left(matrix: Workspace) -> None:
