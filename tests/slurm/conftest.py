@@ -43,11 +43,22 @@ def session_cluster() -> Iterator[ClusterClient]:
                 client.stop()
 
 
+@pytest.fixture(scope="module")
+def module_cluster(session_cluster: ClusterClient) -> ClusterClient:
+    """The cluster, up when the first test of a module begins: those of another one may have stopped it."""
+    ensure_up(session_cluster)
+    return session_cluster
+
+
+def ensure_up(cluster: ClusterClient) -> None:
+    if cluster.control("status").returncode != 0:
+        cluster.start()
+
+
 @pytest.fixture
 def cluster(session_cluster: ClusterClient) -> Iterator[ClusterClient]:
     """The cluster with all its nodes up; the jobs of the test are cancelled at its end."""
-    if session_cluster.control("status").returncode != 0:
-        session_cluster.start()
+    ensure_up(session_cluster)
     yield session_cluster
     if session_cluster.control("status").returncode == 0:
         session_cluster.run("scancel", "--user=root")

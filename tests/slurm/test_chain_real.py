@@ -30,7 +30,7 @@ class Chain:
 
 
 @pytest.fixture(scope="module")
-def chain(session_cluster: ClusterClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+def chain(module_cluster: ClusterClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     path = tmp_path_factory.mktemp("chain")
     for part in ("Snakefile", "workflow", "config", "profiles", "slurm", "envs", ".envs"):
         (path / part).symlink_to(ROOT / part)
@@ -43,14 +43,14 @@ def chain(session_cluster: ClusterClient, tmp_path_factory: pytest.TempPathFacto
             *("--set-resources", "train_grpo:slurm_partition=low"),
         ],
         cwd=path,
-        env={**os.environ, **session_cluster.env},
+        env={**os.environ, **module_cluster.env},
         capture_output=True,
         text=True,
         check=False,
     )
     printed = done.stdout + done.stderr
     assert done.returncode == 0, printed[-8000:]
-    table = session_cluster.run(
+    table = module_cluster.run(
         "sacct", "-X", "-n", "-P", "-o", "JobID,JobName,State,Comment,Partition,WorkDir%500"
     )
     keys = ("id", "name", "state", "comment", "partition", "directory")

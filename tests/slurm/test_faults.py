@@ -78,13 +78,13 @@ def together(scenario: Scenario) -> Callable[[dict[str, Future[None]]], None]:
 @pytest.fixture(scope="module")
 def results(
     request: pytest.FixtureRequest,
-    session_cluster: ClusterClient,
+    module_cluster: ClusterClient,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, Future[None]]]:
     """The selected scenarios of TOGETHER, running."""
 
     def run(name: str, directory: Path) -> None:
-        runs = Runs(session_cluster, directory)
+        runs = Runs(module_cluster, directory)
         try:
             TOGETHER[name](runs)
         finally:
@@ -97,10 +97,10 @@ def results(
 
 
 @pytest.fixture
-def runs(results: dict[str, Future[None]], session_cluster: ClusterClient, tmp_path: Path) -> Iterator[Runs]:
+def runs(results: dict[str, Future[None]], module_cluster: ClusterClient, tmp_path: Path) -> Iterator[Runs]:
     """For a test that needs the cluster for itself: it waits until the others are done."""
     futures.wait(results.values())
-    made = Runs(session_cluster, tmp_path)
+    made = Runs(module_cluster, tmp_path)
     yield made
     made.end()
 

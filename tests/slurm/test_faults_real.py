@@ -52,16 +52,16 @@ class RealRun(SnakeRun):
 
 
 @pytest.fixture
-def rl(session_cluster: ClusterClient, tmp_path: Path) -> RealRun:
-    found = RealRun(session_cluster, tmp_path, SHORT, mem_mb=12000, cpus_per_task=2, runtime=60)
+def rl(module_cluster: ClusterClient, tmp_path: Path) -> RealRun:
+    found = RealRun(module_cluster, tmp_path, SHORT, mem_mb=12000, cpus_per_task=2, runtime=60)
     (tmp_path / ".envs").symlink_to(ROOT / ".envs")
     found.convert()
     return found
 
 
-def test_a_run_goes_through_everything(rl: RealRun, session_cluster: ClusterClient) -> None:
+def test_a_run_goes_through_everything(rl: RealRun, module_cluster: ClusterClient) -> None:
     try:
-        go_through(rl, session_cluster)
+        go_through(rl, module_cluster)
     finally:
         rl.end()
 
