@@ -26,6 +26,13 @@ HERE = Path(__file__).parent
 START_SECONDS = 400
 # mean |difference|: rounding in bfloat16 gave 0.01 to 0.06, packed weights 0.9 to 2.3, other weights 2.3
 SAME, WRONG = 0.15, 0.5
+CHANGED = """
+import sys
+from pathlib import Path
+from safetensors.torch import load_file
+a, b = ({k: v for f in Path(d).glob("*.safetensors") for k, v in load_file(f).items()} for d in sys.argv[1:])
+print(*(name for name in a if not a[name].equal(b[name].to(a[name].dtype))))
+"""
 MODEL_TYPES = {"vlm": "qwen3_5", "moe_vlm": "qwen3_5_moe"}
 
 
@@ -203,6 +210,27 @@ def test_server_holds_what_the_trainer_had_at_the_last_generation(
     )
     assert two < SAME
     assert two < min(one, three, first, initial) / 3, (one, two, three, first, initial)
+
+
+def test_adapters_of_every_layer_arrive(
+    dense_server: Server, models: Callable[[str, int], Path], cpu_run: CpuRun, tmp_path: Path
+) -> None:
+    start, out = models("vlm", 1), tmp_path / "out"
+    cpu_run(
+        *("python", "-m", "grpoflow.demo.data", tmp_path / "data"),
+        env={"PYTHONPATH": str(REPO / "workflow")},
+    )
+    arguments = trainer_arguments(dense_server, start, tmp_path / "data", out)
+    lora = ("--tuner_type", "lora", "--target_modules", "all-linear", "--merge_lora", "true")
+    megatron_rlhf(arguments, cpu_run, *lora, "--lr", "3e-2")
+    checkpoints = [out / f"checkpoint-{step}-merged" for step in (1, 2, 3)]
+    done = cpu_run("python", "-c", CHANGED, start, checkpoints[1])
+    changed = set(done.stdout.split())
+    for part in ("linear_attn.in_proj_qkv", "linear_attn.out_proj", "self_attn.q_proj", "mlp.down_proj"):
+        assert any(part in name for name in changed), part
+    one, two, three, first = differences(cpu_run, dense_server, *checkpoints, start)
+    assert two < SAME
+    assert two < min(one, three, first) / 3, (one, two, three, first)
 
 
 def test_weights_of_experts_arrive(

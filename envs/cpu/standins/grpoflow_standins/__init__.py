@@ -37,6 +37,7 @@ HOOKS: dict[str, tuple[str, str]] = {
     "mcore_bridge": ("megatron", "before"),
     "megatron.core": ("megatron", "before"),
     "megatron.core.transformer.moe.moe_utils": ("token_splits", "after"),
+    "swift.megatron.trainers.base": ("lora_merge", "after"),
     "torchvision": ("torchvision_ops", "before"),
     "swift.utils.torch_utils": ("swift_devices", "after"),
     "accelerate.state": ("accelerate_state", "after"),
