@@ -322,6 +322,10 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
         "trainer.args.save_missing_weights",
         {"model": {"path": "9B"}, **args(save_missing_weights=False)},
     ),
+    "adapters_of_every_layer_are_merged": (
+        "cluster.env.USE_MCORE_GDN",
+        {"cluster": {"env": {"USE_MCORE_GDN": "0"}}, "trainer": {"tuner": "lora"}},
+    ),
     # stack
     "transformer_engine_finds_its_cublas": (
         "cluster.environment",

@@ -217,3 +217,22 @@ def mtp_weights_are_kept(subject: Subject) -> Iterator[Finding]:
     ):
         why = "the checkpoint has MTP weights, which Megatron-SWIFT does not build and so does not save"
         yield Finding("trainer.args.save_missing_weights", False, why, (True,))
+
+
+@rule(
+    evidence="swift 4.6.0 megatron/trainers/base.py:603-611 merges LoraParallelLinear only; on a CPU the "
+    "merged checkpoint had the weights of the start in every linear_attn module",
+)
+def adapters_of_every_layer_are_merged(subject: Subject) -> Iterator[Finding]:
+    """Protects from a rollout, and an export, without the adapters of the gated delta nets."""
+    config = subject.config
+    if config.trainer.backend != "megatron" or config.trainer.tuner != "lora":
+        return
+    switch = str(config.cluster.env.get("USE_MCORE_GDN", ""))
+    if config.cluster.device == "cuda" and switch.lower() in ("0", "false"):
+        why = (
+            "with it the gated delta nets are those of transformers; their LoRA layers are trained, but "
+            "merged neither for the rollout server nor into the checkpoint, without an error"
+        )
+        legal = ("leave it out", "trainer.tuner: full", "trainer.backend: swift")
+        yield Finding("cluster.env.USE_MCORE_GDN", switch, why, legal)

@@ -2,8 +2,8 @@
 
 `merge_lora_adapters` and `unmerge_lora_adapters` (ms-swift 4.6.0 swift/megatron/trainers/base.py:603-619)
 know only the LoRA layers of Megatron's linear modules. The gated delta nets of the CPU environment are those
-of transformers (USE_MCORE_GDN=0: megatron-core's need a GPU), with PEFT's own layers, and were left out without
-a word: the server and the merged checkpoint had base weights there. PEFT's base class stands for both.
+of transformers (USE_MCORE_GDN=0: those of megatron-core need a GPU), with layers of PEFT, and were left out
+without a word: server and merged checkpoint had base weights there. The base class of PEFT stands for both.
 """
 
 from __future__ import annotations
