@@ -172,7 +172,8 @@ def speed_row(case: dict[str, Any]) -> Row:
     with configuration_of_result(case) as config:
         tokens = tokens_per_step(case, config)
         gpu, trainer = gpu_named(config.cluster.gpu), config.trainer
-    whole = sum(seconds for name, seconds in split.items() if name not in ("steps", "median"))
+    other = ("steps", "median", "load", "save", "export")
+    whole = sum(seconds for name, seconds in split.items() if name not in other)
     length = int(tokens / trainer.global_batch_size)
     flops = flops_per_token(Architecture.from_config(case["model_config"]))
     work = tokens * flops.train(length, frozen=trainer.tuner == "lora")

@@ -157,6 +157,24 @@ def test_times_of_a_run(tmp_path: Path) -> None:
     }
 
 
+def test_times_of_a_recorded_run() -> None:
+    """Rank 1 of three steps of the demo mixture of experts, EP 2, CPUs; `begun` counts from the first line."""
+    log = ROOT / "tests/data/gpu/megatron_moe.phases"
+    found = read_case.times(log, started=-4.0)
+    rows = read_case.lines_of(log)
+    assert found.keys() == {"bring_up", "first_sync", "sync", "load", "save", "export"}
+    assert found["bring_up"] == pytest.approx(4 + rows[8]["begun"], abs=0.01)
+    assert found["export"] < found["save"]
+    split = read_case.seconds_per_step(log)
+    assert split["steps"] == 1
+    assert split.keys() >= {"sync", "rollout", "logps", "update", "save", "export"}
+
+
+def test_saving_is_no_part_of_a_step(recorded: dict[str, Any]) -> None:
+    saved = recorded | {"seconds_per_step": recorded["seconds_per_step"] | {"save": 50.0, "export": 5.0}}
+    assert tables.speed_row(saved) == tables.speed_row(recorded)
+
+
 def test_a_run_that_never_synced_has_no_bring_up(tmp_path: Path) -> None:
     log = tmp_path / "phases"
     log.write_text('{"phase": "load", "begun": 1.0, "seconds": 2.5}\n')
