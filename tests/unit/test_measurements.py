@@ -158,7 +158,7 @@ def test_times_of_a_run(tmp_path: Path) -> None:
 
 
 def test_times_of_a_recorded_run() -> None:
-    """Rank 1 of three steps of the demo mixture of experts, EP 2, CPUs; `begun` counts from the first line."""
+    """Rank 1 of three steps of the demo mixture of experts with EP 2, on CPUs; times from the first line."""
     log = ROOT / "tests/data/gpu/megatron_moe.phases"
     found = read_case.times(log, started=-4.0)
     rows = read_case.lines_of(log)
