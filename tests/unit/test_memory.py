@@ -386,6 +386,18 @@ def test_zero_stages_split_one_part_after_the_other() -> None:
     assert sum(named(plain, name) for name in STATIC) == 8 * parameters
 
 
+def test_zero3_gathers_what_it_sends() -> None:
+    """The whole model on every GPU, unless its layers are sent in parts; then the largest part."""
+    arch, name = arch_of("35B-A3B"), "gathered for the sync"
+    counts = count_parameters(arch)
+    whole = swift_trainer_memory(arch, 8, SPEC, 3)
+    assert named(whole, name) == 2 * (counts.text + counts.visual)
+    parts = swift_trainer_memory(arch, 8, replace(SPEC, sync_batches=40), 3)
+    assert named(parts, name) == max(2 * counts.body // 40, 2 * (counts.embedding + counts.lm_head))
+    for rank in (swift_trainer_memory(arch, 8, SPEC, 2), swift_trainer_memory(arch, 1, SPEC, 3)):
+        assert name not in {item.name for item in rank.items}
+
+
 # --- the rest ---
 
 

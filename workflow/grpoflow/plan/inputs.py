@@ -316,6 +316,7 @@ def _tuner_spec(tuner: TunerConfig, tokens: int, *, reference: bool, syncs: bool
         exp_avg_bytes=width("exp_avg_dtype"),
         exp_avg_sq_bytes=width("exp_avg_sq_dtype"),
         syncs=syncs,
+        sync_batches=integer(args, "move_model_batches") or 1,
     )
 
 

@@ -142,6 +142,7 @@ class TrainerSpec:
         grad_bytes, main_param_bytes, exp_avg_bytes, exp_avg_sq_bytes: Widths of the gradients and optimizer
             states; others than 4 need --use_precision_aware_optimizer.
         syncs: Whether the rank sends weights to vLLM (GRPO) or not (SFT).
+        sync_batches: --move_model_batches: the parts in which `swift rlhf` under ZeRO-3 gathers its model.
     """
 
     tokens: int
@@ -161,6 +162,7 @@ class TrainerSpec:
     exp_avg_bytes: int = FP32
     exp_avg_sq_bytes: int = FP32
     syncs: bool = True
+    sync_batches: int = 1
 
     @property
     def optimizer_bytes(self) -> int:
@@ -426,8 +428,20 @@ def swift_trainer_memory(
     items += itertools.chain(*_activation_items(arch, layout, spec, copies, 0))
     if spec.syncs:
         items.append(_sync_item(arch))
+        if zero_stage == 3 and world_size > 1:
+            items.append(_gathered_item(arch, held, spec.sync_batches))
     items.append(RESERVE_ITEM)
     return RankMemory("trainer", tuple(items))
+
+
+def _gathered_item(arch: Architecture, held: float, batches: int) -> Item:
+    """ZeRO-3 gathers a whole batch of parameters on every GPU before it is sent: all of them, unless
+    --move_model_batches splits the layers (swift 4.6.0 rlhf_trainers/rollout_mixin.py:564-640)."""
+    counts = count_parameters(arch)
+    parts = (counts.body / batches, counts.visual, held - counts.body - counts.visual)
+    gathered = held if batches == 1 else max(parts)
+    why = f"2 B x {gathered / 1e9:.2f} B whole on every GPU, --move_model_batches {batches}"
+    return Item("gathered for the sync", int(BF16 * gathered), why, ("sync",))
 
 
 # --- vLLM ---
