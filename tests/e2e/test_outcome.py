@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from workspace import ROOT, Workspace, make_workspace, processes_of
+from workspace import ROOT, Workspace, left_processes, make_workspace
 
 pytestmark = [pytest.mark.real, pytest.mark.network]
 
@@ -137,4 +137,4 @@ def test_both_models_answered_for_themselves_with_the_settings_of_training(outco
 
 
 def test_no_process_is_left(outcome: Workspace) -> None:
-    assert processes_of(outcome.path) == []
+    assert left_processes(outcome.path) == {}
