@@ -18,10 +18,6 @@ from grpoflow.plan.problem import PlanError, Problem, divisors, errors_of, neare
 
 Mode = Literal["server", "split", "colocate"]
 
-VLLM_PORTS_PER_SERVER = 32
-"""Width of the range given to the internal ports of one vLLM server. vLLM scans upwards from VLLM_PORT, one
-port per engine and 10 reserved for the data-parallel master (vllm utils/network_utils.py, get_open_port)."""
-
 
 @dataclass(frozen=True)
 class PlacementSpec:
@@ -74,9 +70,8 @@ class RolloutRole:
     pipeline (swift arguments/deploy_args.py:131-152).
 
     ``server_index`` is the position in the trainer's ``--vllm_server_host``/``--vllm_server_port`` lists. The
-    offsets count from the base of the job's port block: HTTP, the TCPStore of the weight-sync group (opened
-    on the server's host), and the start of vLLM's internal ports (``VLLM_PORT``). Engines that start at once
-    all scan upwards from VLLM_PORT and may settle on the same port; with ``dp`` above 1 leave it unset.
+    offsets count from the base of the job's port block: HTTP, and the TCPStore of the weight-sync group
+    (opened on the server's host). vLLM chooses its internal ports: with ``VLLM_PORT`` set, 0.23 never starts.
     """
 
     name: str
@@ -86,7 +81,6 @@ class RolloutRole:
     server_index: int
     http_port_offset: int
     group_port_offset: int
-    vllm_port_offset: int
     kind: Literal["rollout"] = "rollout"
 
 
@@ -298,7 +292,7 @@ def _check_server_size(spec: PlacementSpec) -> list[Problem]:
 def place(spec: PlacementSpec) -> Placement:
     """Assign roles, ranks and port offsets.
 
-    Port block: ``master, http 0..S-1, group 0..S-1, vllm ranges of server 0..S-1`` for S rollout servers.
+    Port block: ``master, http 0..S-1, group 0..S-1`` for S rollout servers.
     Every offset is used once in the block even across nodes, so that all roles may share one host.
 
     Raises:
@@ -320,7 +314,7 @@ def place(spec: PlacementSpec) -> Placement:
         mode=spec.mode,
         nodes=tuple(nodes),
         master_port_offset=0,
-        port_block_size=1 + servers * (2 + VLLM_PORTS_PER_SERVER),
+        port_block_size=1 + 2 * servers,
     )
 
 
@@ -335,7 +329,6 @@ def _rollout_role(spec: PlacementSpec, server_index: int, servers: int) -> Rollo
         server_index=server_index,
         http_port_offset=1 + server_index,
         group_port_offset=1 + servers + server_index,
-        vllm_port_offset=1 + 2 * servers + VLLM_PORTS_PER_SERVER * server_index,
     )
 
 
