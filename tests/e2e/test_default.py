@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean, variance
 
 import pytest
-from workspace import ROOT, Workspace, left_processes
+from workspace import BIN, ROOT, Workspace, left_processes
 
 pytestmark = pytest.mark.real
 
@@ -99,6 +99,12 @@ def test_exported_model_gives_the_logits_of_the_trained_one(default_run: Run) ->
         env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
     )
     assert (model / "generation_config.json").is_file()
+
+
+def test_status_knows_the_run(default_run: Run) -> None:
+    shown = default_run[0].run(BIN / "grpoflow", "status").stdout
+    assert "main" in shown
+    assert "150" in shown
 
 
 def test_nothing_is_left_to_do(default_run: Run) -> None:

@@ -34,6 +34,7 @@ RUN_ELSEWHERE = {
     "scripts/test": "the gate itself",
     "scripts/test --all": "the same with more tests",
     "scripts/setup orchestrator": "scripts/test runs `scripts/setup all`",
+    "grpoflow status": "tests/e2e/test_default.py, which has a run",
     "snakemake --profile slurm --configfile my.yaml": "tests/slurm/test_chain_real.py",
 }
 

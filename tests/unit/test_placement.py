@@ -56,6 +56,13 @@ def test_json_round_trip(spec: PlacementSpec) -> None:
     assert Placement.from_json(placement.to_json()) == placement
 
 
+def test_json_of_an_earlier_version_is_read() -> None:
+    """A job that is running goes on after an upgrade."""
+    data = json.loads(place(SPLIT).to_json())
+    data["nodes"][0]["roles"][0]["vllm_port_offset"] = 3
+    assert Placement.from_json(json.dumps(data)) == place(SPLIT)
+
+
 def test_json_names_every_field_the_launcher_reads() -> None:
     data = json.loads(place(SPLIT).to_json())
     rollout, trainer = data["nodes"][0]["roles"]

@@ -11,7 +11,7 @@ Node indices count the nodes of the allocation from 0; host names and the port b
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from grpoflow.plan.problem import PlanError, Problem, divisors, errors_of, nearest, nearest_multiples
@@ -167,7 +167,8 @@ class Placement:
         """Read the text of :meth:`to_json`.
 
         Raises:
-            KeyError, TypeError: If the text was not written by :meth:`to_json` of this version.
+            KeyError, TypeError: If the text was not written by :meth:`to_json` of this version or one that
+                knew more.
         """
         data = json.loads(text)
         nodes = tuple(
@@ -179,7 +180,9 @@ class Placement:
 
 def _role_from_dict(data: dict[str, Any]) -> Role:
     role_class = {"rollout": RolloutRole, "trainer": TrainerRole}[data["kind"]]
-    role: Role = role_class(**{**data, "gpus": tuple(data["gpus"])})
+    # a job outlives an upgrade: what an earlier version wrote besides is left out
+    known = {field.name: data[field.name] for field in fields(role_class)}
+    role: Role = role_class(**{**known, "gpus": tuple(data["gpus"])})
     return role
 
 
