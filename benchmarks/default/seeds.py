@@ -2,7 +2,8 @@
 
     .envs/orchestrator/bin/python benchmarks/default/seeds.py [RESULT.json]
 
-The experiments share data, SFT and conversion. Run from the repository's root; about 20 minutes on two cores.
+The experiments share data, SFT and conversion. Run from the repository's root. The run of seeds.json took
+28 minutes on two cores that did other work too.
 """
 
 from __future__ import annotations

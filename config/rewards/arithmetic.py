@@ -17,8 +17,9 @@ _WELL_FORMED = re.compile(r"(?s)(?:.*</think>)?\s*<answer>\s*(-?\d+)\s*</answer>
 class ArithmeticAccuracy(ORM):  # type: ignore[misc]
     """1 if the completion is one `<answer>` with the solution and nothing else after the thinking.
 
-    A first form took the last `<answer>` wherever it stood. The policy found that: after 80 steps it wrote
-    answer after answer up to the length limit, and the reward fell back to where it had started.
+    A first form took the last `<answer>` wherever it stood. The policy found that: completions
+    grew from 8 to 16 tokens, with several answers in them, and the reward ended below where it had started
+    (tests/data/logs/reward_hacking).
     """
 
     def __call__(self, completions: list[str], solution: list[str], **_columns: Any) -> list[float]:

@@ -170,14 +170,19 @@ def test_04_wall_time_over(runs: Runs) -> None:
     assert "1 attempts in a row ended without a new checkpoint (trainer.max_restarts: 0)" in driver.said
 
 
+def preempt(runs: Runs, rl: RlRun) -> None:
+    """Take the run's node for a job of the higher partition, and give it back."""
+    high = ("--partition=high", "--nodelist=a800-3", "--gpus-per-node=a800:8", "--mem=500")
+    runs.cluster.run("srun", *high, "true")
+    rl.start_now()
+
+
 @together
 def test_05_preempted(runs: Runs) -> None:
     rl = runs.new(slurm_partition="low", gres="gpu:a800:8", slurm_extra="--nodelist=a800-3")
     driver = rl.drive()
     rl.wait_for_step(6)
-    high = ("--partition=high", "--nodelist=a800-3", "--gpus-per-node=a800:8", "--mem=500")
-    runs.cluster.run("srun", *high, "true")
-    rl.start_now()
+    preempt(runs, rl)
     driver.succeeds()
     rl.check_complete(STEPS, interruptions=1)
     assert [end["status"] for end in rl.ends()] == ["preempted", "complete"]
@@ -197,9 +202,7 @@ def test_05_preempted_with_time_to_save(runs: Runs) -> None:
         )
         driver = rl.drive()
         rl.wait_for_step(5)
-        high = ("--partition=high", "--nodelist=a800-3", "--gpus-per-node=a800:8", "--mem=500")
-        runs.cluster.run("srun", *high, "true")
-        rl.start_now()
+        preempt(runs, rl)
         driver.succeeds()
     finally:
         runs.cluster.run("scontrol", "update", "partitionname=low", "GraceTime=0")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from grpoflow import __version__
 from grpoflow.commands.base import Command
 from grpoflow.commands.environment import clean_environment
 from grpoflow.config import Config
+from grpoflow.facts.installed import installed_packages
 from grpoflow.files import read_json, write_json
 from grpoflow.launch.gang import Gang
 from grpoflow.launch.process import run
@@ -160,12 +160,7 @@ def _take_place(work: Path, output: Path) -> None:
 
 def versions(config: Config) -> dict[str, str]:
     """Versions of the packages in the training environment, read from its metadata without starting it."""
-    site = list(Path(config.cluster.environment).glob("lib/python3*/site-packages"))
-    # ms-swift calls itself ms_swift in its metadata
-    found = {
-        d.metadata["Name"].replace("_", "-"): d.version
-        for d in distributions(path=[str(path) for path in site])
-    }
+    found = installed_packages(config.cluster.environment)
     return {"grpoflow": __version__} | {name: found[name] for name in REPORTED_VERSIONS if name in found}
 
 

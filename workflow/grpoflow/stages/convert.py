@@ -40,7 +40,7 @@ def convert_to_mcore(stage: Stage) -> None:
         "mode": stage.config.convert.mode,
         "source": str(source),
         "source_fingerprint": fingerprint(source),
-        "tensors": len(check_hf_directory(source, source)),
+        "tensors": len(check_hf_directory(source)),
     }
     with attempt_directory(stage) as work:
         if stage.config.convert.mode == "direct":

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from types import ModuleType
 
-import torch
+from torch import library
 
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-_library: torch.library.Library | None = None  # kept alive: the schemas go with the object
+_library: library.Library | None = None  # kept alive: the schemas go with the object
 
 
 def apply(_module: ModuleType) -> None:
     global _library  # noqa: PLW0603
     if _library is None:
-        _library = torch.library.Library("torchvision", "FRAGMENT")
+        _library = library.Library("torchvision", "FRAGMENT")
         for operator in ("nms", "qnms"):
             _library.define(operator + _SCHEMA)
