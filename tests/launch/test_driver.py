@@ -18,6 +18,7 @@ from grpoflow.launch import slurm
 from grpoflow.launch.completion import verify_training
 from grpoflow.launch.driver import Driver, DriverOrphaned, JobFailed
 from grpoflow.launch.job import SlurmJob, SubmissionFailed, record, recorded_job
+from grpoflow.launch.leader import Leader
 from grpoflow.launch.leftovers import writers
 from grpoflow.launch.run import AttemptKey, Launch, RunDirectory
 from grpoflow.metrics import read_steps
@@ -252,13 +253,11 @@ def test_a_preempted_job_that_slurm_did_not_requeue_is_submitted_again(made: Mad
     assert made[0].jobs() == ["100", "101"]
 
 
-def test_a_driver_without_its_snakemake_ends_and_leaves_the_job(
-    made: Made, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_without_its_snakemake_ends_and_leaves_the_job(made: Made, queue: Queue) -> None:
     with driving(made, [], "slurm") as driver:
         job = driver.ensure_allocation()
         assert job is not None
-        monkeypatch.setattr(driver.ancestors, "are_alive", lambda: False)
+        driver.leader = Leader(os.getpid(), "another start")
         with pytest.raises(DriverOrphaned):
             driver.wait(job, until_ready=False)
     assert queue.jobs["100"].is_pending

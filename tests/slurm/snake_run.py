@@ -49,6 +49,8 @@ class SnakeRun(RlRun):
         argv = [
             *(sys.executable, "-m", "snakemake", "--profile", "slurm", "--configfile", "run.json"),
             *("--allowed-rules", *RULES, "--latency-wait", "2", "--set-resources", *resources),
+            # the plugin's thread sleeps that long before Snakemake can end
+            *("--slurm-init-seconds-before-status-checks", "2"),
             *(arguments or ("--", "results/main/train.json")),
         ]
         log = self.directory / f"driver-{len(self.drivers)}.log"

@@ -372,7 +372,7 @@ def test_08_driver_killed(runs: Runs) -> None:
     rl.wait_for_step(1)
     job = rl.job()
     first.kill()  # Snakemake alone: its stage has to notice
-    wait(lambda: not stages_below(rl.directory), 20)
+    wait(lambda: not stages_below(rl.directory), 40, lambda: f"{stages_below(rl.directory)}\n{first.said}")
     assert rl.cluster.squeue(job) == "RUNNING"
     rl.snakemake("--unlock").succeeds()
     second = rl.snakemake()
@@ -385,16 +385,23 @@ def test_08_driver_killed(runs: Runs) -> None:
 
 @together
 def test_09_interrupted(runs: Runs) -> None:
-    """SIGINT for Snakemake alone, as `kill -INT` sends it: the job is cancelled and no process is left."""
-    rl = runs.new(kind=SnakeRun)
-    driver = rl.snakemake()
-    rl.wait_for_step(2)
-    job = rl.job()
-    driver.process.send_signal(signal.SIGINT)
-    assert driver.wait() != 0
-    assert rl.cluster.squeue(job) == "CANCELLED"
-    wait(lambda: not rl.processes() and not stages_below(rl.directory), 20)
-    assert rl.ends()[-1]["status"] == "cancelled"
+    """SIGINT for Snakemake alone, as `kill -INT` sends it: the job is cancelled and no process is left.
+
+    Once while a stage watches the job, once between the two stages, when none can hear it.
+    """
+    watched = runs.new(kind=SnakeRun, speeds={"STEP": 5})
+    between = runs.new(kind=SnakeRun, speeds={"STEP": 5})
+    for rl, sign in ((watched, "training  step 1/"), (between, "Finished jobid")):
+        driver = rl.snakemake()
+        driver.wait_for(sign, 60)
+        job = rl.job()
+        driver.process.send_signal(signal.SIGINT)
+        assert driver.wait() != 0
+        assert f"job {job} is cancelled" in driver.said
+        assert rl.cluster.squeue(job) == "CANCELLED"
+        assert not rl.processes(), rl.processes()
+        assert not stages_below(rl.directory), stages_below(rl.directory)
+        assert rl.ends()[-1]["status"] == "cancelled"
 
 
 @together

@@ -1,4 +1,4 @@
-from grpoflow.launch.parent import forward_interrupts
+from grpoflow.launch.interrupt import lead_stages
 from grpoflow.preflight import Refused, refuse_faults
 from grpoflow.stages.allocation import RESOURCES
 from grpoflow.stages.dag import Dag, share_resources
@@ -8,7 +8,7 @@ try:
 except Refused as error:
     raise WorkflowError(str(error))
 dag = Dag(config)
-forward_interrupts()
+lead_stages()
 
 # two rules drive one job: a resource that is set for one of them is set for the job. preflight checks its runtime
 share_resources(

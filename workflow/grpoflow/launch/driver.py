@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any
 
-from grpoflow.files import read_json
+from grpoflow.files import read_json, write_text
 from grpoflow.metrics import LogFollower, describe
 
 from . import slurm
 from .completion import is_complete
 from .job import Job, State, live_slurm_job, record, recorded_job, submit
+from .leader import Leader
 from .lock import DriverLock
-from .parent import Ancestors
 from .resume import check_resume
 from .run import Launch, RunDirectory
 from .verdict import judge
@@ -54,7 +54,7 @@ class Driver:
     resources: Mapping[str, Any]
     say: Callable[[str], None]
     lock: DriverLock = field(init=False)
-    ancestors: Ancestors = field(default_factory=Ancestors)
+    leader: Leader = field(default_factory=Leader.of_this_stage)
     handles: bool = False
     interrupted: bool = False
     told: set[str] = field(default_factory=set)
@@ -73,7 +73,7 @@ class Driver:
     ) -> None:
         try:
             if kind is not None and issubclass(kind, KeyboardInterrupt):
-                self._cancel()
+                cancel_job(self.run, self.lock, self.say)
         finally:
             self.lock.release()
             if self.handles:
@@ -106,7 +106,7 @@ class Driver:
                     return None
                 # a job that another driver submitted just now is found by looking once more under the lock
                 had_it = self.lock.is_mine()
-                if self.lock.take():
+                if self._take_lock():
                     if had_it:
                         return self._submit(())
                     continue
@@ -171,7 +171,7 @@ class Driver:
         recorded = recorded_job(self.run)
         if recorded is None or recorded.id != job.id:
             record(self.run, job, ())
-        whose = "" if self.lock.take() else f"; {self.lock.owner} drives it"
+        whose = "" if self._take_lock() else f"; {self.lock.owner} drives it"
         self.say(f"attached to job {job.id}{whose}")
 
     def _submit(self, continues: tuple[str, ...] | list[str]) -> Job:
@@ -213,7 +213,7 @@ class Driver:
             }
         verdict = judge(self.run, self.launch, jobs, end)
         message = f"job {job.id} ({end['status']}): {end['cause']}"
-        if not verdict.goes_on or not self.lock.take():
+        if not verdict.goes_on or not self._take_lock():
             raise JobFailed(message if verdict.why in ("", end["cause"]) else f"{message}\n{verdict.why}")
         self.say(f"{message.splitlines()[0]}; submitting it again")
         return self._submit(jobs)
@@ -258,9 +258,15 @@ class Driver:
             return {}
         return allocation if allocation.get("job_id") == job.id else {}
 
+    def _take_lock(self) -> bool:
+        mine = self.lock.take()
+        if mine:
+            write_text(self.run.leader, str(self.leader))
+        return mine
+
     def _look_around(self) -> None:
         self.lock.beat()
-        if not self.ancestors.are_alive():
+        if not self.leader.is_alive():
             raise DriverOrphaned("Snakemake has ended; the job, if there is one, goes on")
 
     def _say_once(self, text: str, said: str) -> str:
@@ -268,24 +274,25 @@ class Driver:
             self.say(text)
         return text
 
-    def _cancel(self) -> None:
-        """Cancel the live job, if this driver is the one that may, and wait for its end."""
-        job = recorded_job(self.run)
-        if job is None or job.state() == "gone":
+
+def cancel_job(run: RunDirectory, lock: DriverLock, say: Callable[[str], None]) -> None:
+    """Cancel the live job of a run, if the holder of this lock is the one that may, and wait for its end."""
+    job = recorded_job(run)
+    if job is None or job.state() == "gone":
+        return
+    if not lock.take():
+        say(f"job {job.id} goes on: {lock.owner} drives it")
+        return
+    say(f"cancelling job {job.id}")
+    deadline = time.monotonic() + CANCEL_SECONDS
+    while job.state() != "gone":
+        if time.monotonic() > deadline:
+            say(f"job {job.id} is still there: look after it with squeue and scancel")
             return
-        if not self.lock.take():
-            self.say(f"job {job.id} goes on: {self.lock.owner} drives it")
-            return
-        self.say(f"cancelling job {job.id}")
-        deadline = time.monotonic() + CANCEL_SECONDS
-        while job.state() != "gone":
-            if time.monotonic() > deadline:
-                self.say(f"job {job.id} is still there: look after it with squeue and scancel")
-                return
-            job.cancel()
-            self.lock.beat()
-            time.sleep(POLL_SECONDS)
-        self.say(f"job {job.id} is cancelled")
+        job.cancel()
+        lock.beat()
+        time.sleep(POLL_SECONDS)
+    say(f"job {job.id} is cancelled")
 
 
 def _describe(job: Job, state: State, reason: str, allocation: Mapping[str, Any]) -> str:

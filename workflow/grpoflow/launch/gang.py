@@ -27,7 +27,7 @@ from . import slurm
 from .driver import DriverOrphaned
 from .explain import explain
 from .job import SlurmJob, SubmissionFailed, slurm_parameters
-from .parent import Ancestors
+from .leader import Leader
 from .ports import free_port
 from .process import how_it_ended, log_excerpt, start
 from .task import this_task
@@ -78,7 +78,7 @@ class Gang:
         """
         job = self._submit(resources, say)
         say(f"{self.name}: job {job.id} on {len(self.commands)} nodes (logs: {self.log(0).parent})")
-        ancestors, asked, said = Ancestors(), 0.0, ""
+        leader, asked, said = Leader.of_this_stage(), 0.0, ""
         try:
             while True:
                 if time.monotonic() - asked > ASK_SECONDS:
@@ -89,7 +89,7 @@ class Gang:
                     if text != said:
                         said = text
                         say(text.rstrip())
-                if not ancestors.are_alive():
+                if not leader.is_alive():
                     raise DriverOrphaned(f"Snakemake has ended; job {job.id} is cancelled")
                 progress()
                 time.sleep(POLL_SECONDS)

@@ -11,12 +11,6 @@ def process_start(pid: int) -> str:
     return "" if not fields or fields[0] in ("Z", "X") else fields[19]
 
 
-def parent_of(pid: int) -> int:
-    """The parent's process id, 0 when the process has ended."""
-    fields = _fields(pid)
-    return int(fields[1]) if fields else 0
-
-
 def _fields(pid: int) -> list[str]:
     """The fields of /proc/PID/stat after the command's name, which may hold spaces and parentheses."""
     try:

@@ -6,6 +6,7 @@ results/EXPERIMENT/runs/RUN/
     job.json          the jobs of the run: the live or last one, and those that it continues
     allocation.json   what the job is doing: attempt, servers, state (written by its first node)
     driver.lock       which driver may submit and cancel
+    leader            the Snakemake whose driver had the lock last
     reserve           disk space for the last words of an attempt
     first_rollout.json  which attempt's first rollout was found to be sound; checkpoints count from then on
     alarms.json       what was odd in what the training produced, and for how long
@@ -28,6 +29,7 @@ from grpoflow.files import create_once, read_json, write_json
 from grpoflow.plan.placement import Placement
 
 Status = Literal["complete", "stopped", "failed", "preempted", "cancelled"]
+RESULTS = Path("results")
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,10 @@ class RunDirectory:
         return self.path / "driver.lock"
 
     @property
+    def leader(self) -> Path:
+        return self.path / "leader"
+
+    @property
     def reserve(self) -> Path:
         """Bytes to give up when the disk is full, so that the end of the attempt can be written."""
         return self.path / "reserve"
@@ -104,6 +110,12 @@ class RunDirectory:
         """The ids of the recorded job and of those that it continues, oldest first."""
         facts = read_json(self.job) if self.job.is_file() else {}
         return [*facts.get("continues", []), *([facts["id"]] if "id" in facts else [])]
+
+
+def driven_by(leader: str) -> list[RunDirectory]:
+    """The runs of this working directory whose driver was last a stage of this Snakemake."""
+    found = [path for path in RESULTS.glob("*/runs/*/leader") if path.read_text(encoding="utf-8") == leader]
+    return [RunDirectory(path.parent.absolute()) for path in sorted(found)]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from grpoflow.checkpoints import newest_checkpoint
@@ -18,9 +17,8 @@ from grpoflow.metrics import read_steps
 
 from . import slurm
 from .job import Job, live_slurm_job, recorded_job
-from .run import Launch, RunDirectory
+from .run import RESULTS, Launch, RunDirectory
 
-RESULTS = Path("results")
 CANCEL_SECONDS = 180.0
 POLL_SECONDS = 1.0
 NOTHING, UNKNOWN = 1, 2

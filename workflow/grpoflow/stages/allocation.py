@@ -8,13 +8,12 @@ from typing import Any
 
 from grpoflow.config import Config, read_yaml
 from grpoflow.launch.job import rehearse, sbatch_script
-from grpoflow.launch.run import RunDirectory
+from grpoflow.launch.run import RESULTS, RunDirectory
 from grpoflow.launch.slurm import NoAnswer
 from grpoflow.plan.inputs import placement_of
 from grpoflow.preflight.run import DEFAULT_WALL_TIME
 
 from .base import StageFailed
-from .dag import RESULTS
 
 RULES = ("rollout_server", "train_grpo")
 """Two rules, one job: what is set for one of them is set for the job."""

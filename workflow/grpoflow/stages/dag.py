@@ -13,10 +13,10 @@ from typing import Any, Protocol
 from grpoflow.config import Config, load_experiments
 from grpoflow.config.base import keys_of_kind
 from grpoflow.config.identity import dataset_id, mcore_id, run_hash, sft_id
+from grpoflow.launch.run import RESULTS
 from grpoflow.plan.conversion import conversion_of
 from grpoflow.preflight.probed import probe_id, probe_path
 
-RESULTS = Path("results")
 LOGS = Path("logs")
 MANIFEST = "manifest.json"
 EXPERIMENT_RESULTS = (

@@ -25,6 +25,7 @@ from grpoflow.commands.train import Server, TrainPaths, train
 from grpoflow.config import Config
 from grpoflow.config.identity import dataset_id, mcore_id, run_hash, sft_id
 from grpoflow.config.tuner import Parallel
+from grpoflow.launch.run import RESULTS
 from grpoflow.plan.auto import Choice
 from grpoflow.plan.conversion import conversion_of
 from grpoflow.plan.inputs import as_parallel, placement_of, sft_ranks_per_node
@@ -46,7 +47,6 @@ from grpoflow.preflight.report import Report
 from grpoflow.preflight.subject import Layout, Subject
 
 from .benchmarks import copies_per_node
-from .dag import RESULTS
 
 ALTERNATIVES = 10
 

@@ -11,13 +11,12 @@ from grpoflow.config.identity import convergence_keys, digest
 from grpoflow.files import create_once, fingerprint, read_json, write_json
 from grpoflow.launch.completion import TrainingIncomplete, verify_training
 from grpoflow.launch.driver import Driver
-from grpoflow.launch.run import Launch, RunDirectory
+from grpoflow.launch.run import RESULTS, Launch, RunDirectory
 from grpoflow.plan.inputs import placement_of
 
 from .allocation import launcher_of
 from .base import Stage, StageFailed, manifest_of
 from .convert import start_directory
-from .dag import RESULTS
 from .dataset import frozen_dataset
 
 

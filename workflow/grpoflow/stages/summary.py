@@ -12,9 +12,10 @@ from typing import Any
 
 from grpoflow.config import read_yaml
 from grpoflow.config.load import merge
+from grpoflow.launch.run import RESULTS
 
 from .base import manifest_of
-from .dag import MANIFEST, RESULTS, Dag
+from .dag import MANIFEST, Dag
 
 
 def summary(experiment: str) -> str:
