@@ -1,6 +1,7 @@
 """Options of the whole test suite."""
 
 import os
+import signal
 
 import pytest
 
@@ -10,5 +11,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # a shell without job control starts what is put in the background with SIGINT ignored, and its children
+    # inherit that: nothing could be interrupted
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--update"):
         os.environ["GRPOFLOW_UPDATE_GOLDEN"] = "1"

@@ -56,7 +56,7 @@ def shape_file(shape: str) -> Path:
 
 def plan_of(case: Case, config: Config) -> tuple[list[RankMemory], VllmMemory | None]:
     """The trainer's ranks, and the engine of GRPO, as the plan has them."""
-    subject = Subject("main", config, 3600)
+    subject = Subject("main", config)
     if case["command"] == "sft":
         return sft_ranks(subject), None
     return trainer_ranks(subject), rollout_memory(subject)

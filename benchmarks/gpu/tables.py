@@ -192,7 +192,7 @@ def files_row(case: dict[str, Any]) -> Row:
     """Bring-up, weight sync, and writing and reading of checkpoints."""
     times, resumed = case.get("times", {}), case.get("resumed", {}).get("times", {})
     with configuration_of_result(case) as config:
-        storage = disk(Subject("main", config, 3600))
+        storage = disk(Subject("main", config))
     written = case["checkpoints"][-1] if case["checkpoints"] else None
 
     def seconds(found: dict[str, float], name: str) -> str:

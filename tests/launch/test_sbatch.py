@@ -62,6 +62,21 @@ def test_extra_options_that_cannot_be_read(tmp_path: Path) -> None:
         sbatch_script("main", 1, run, {"slurm_extra": "-N2"})
 
 
+def test_resources_of_the_plugin_without_a_meaning_here_are_refused(tmp_path: Path) -> None:
+    run, _ = launch(Scene(tmp_path))
+    with pytest.raises(
+        SubmissionFailed, match=r"resource gpu = 8 \(give gres=gpu:N.*resource nodes = 2 \(trainer"
+    ):
+        sbatch_script("main", 1, run, {"gpu": 8, "nodes": 2, "gres": "gpu:8"})
+
+
+def test_memory_per_cpu(tmp_path: Path) -> None:
+    run, _ = launch(Scene(tmp_path))
+    script = sbatch_script("main", 1, run, {"mem_mb_per_cpu": 2000, "mem_mb": 16000})
+    assert "#SBATCH --mem-per-cpu=2000M" in script
+    assert "#SBATCH --mem=" not in script
+
+
 PROFILE = """
 executor: slurm
 default-resources:

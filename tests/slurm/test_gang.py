@@ -19,7 +19,7 @@ from grpoflow.config import Config
 from grpoflow.launch.gang import Gang, GangFailed
 from grpoflow.launch.slurm import jobs_with_comment
 from grpoflow.preflight.probed import probe_path, probed
-from grpoflow.stages import convert
+from grpoflow.stages import convert, evaluate
 from grpoflow.stages.base import Stage, StageFailed
 from grpoflow.stages.dag import Dag
 from grpoflow.stages.probe import probe_nodes
@@ -164,6 +164,41 @@ def test_a_large_model_is_converted_over_nodes(
         assert (tmp_path / f"logs/to_mcore-{node}.log").read_text().startswith(f"export 8 {layout}")
     with pytest.raises(StageFailed, match="to_mcore needs 3 nodes: use --profile slurm"):
         convert.convert_to_mcore(stage(is_driver=False))
+
+
+INFER = """#!{python}
+import json, os, sys
+sys.path.insert(0, {programs!r})
+from group import Group
+group = Group()
+assert group.maximum(group.rank) == 1
+options = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+print(sys.argv[1], os.environ["NPROC_PER_NODE"], options["--vllm_tensor_parallel_size"], flush=True)
+if group.rank == 0:
+    with open(options["--val_dataset"]) as rows, open(options["--result_path"], "w") as answers:
+        for row in map(json.loads, rows):
+            print(json.dumps({{"response": "1 + 1 is 2", "messages": row["messages"]}}), file=answers)
+"""
+
+
+def test_a_large_model_is_evaluated_over_nodes(scene: Scene, tmp_path: Path) -> None:
+    """As above: the ranks are the stage's, the completions are ours."""
+    overlay: dict[str, Any] = {
+        "cluster": {"device": "cuda", "gpus_per_node": 8},
+        "rollout": {"mode": "colocate", "tensor_parallel_size": 16},
+        "evaluate": {"engine": "vllm"},
+    }
+    program = tmp_path / "environment/bin/swift"
+    program.write_text(INFER.format(python=sys.executable, programs=str(ROOT / "tests/standin/programs")))
+    dag = Dag(scene.raw(overlay))
+    assert dag.wide_rules == {"evaluate"}
+    output, logs = tmp_path / "results/evaluation/manifest.json", tmp_path / "logs"
+    stage = Stage("evaluate", "x", dag.experiments["main"], {}, output, logs, RESOURCES, is_driver=True)
+    rows = [{"messages": [{"role": "user", "content": f"{n} + 1"}], "answer": n + 1} for n in range(3)]
+    completed = evaluate._complete(stage, "sft-greedy", tmp_path / "model", rows, 1, "", tmp_path)
+    assert [row["completion"] for row in evaluate.read_rows(completed)] == ["1 + 1 is 2"] * 3
+    for node in range(2):
+        assert (logs / f"infer-sft-greedy-{node}.log").read_text().startswith("infer 8 16")
 
 
 @pytest.mark.real

@@ -60,13 +60,18 @@ def test_one_process_on_a_cpu_and_for_a_model_that_is_not_there(tmp_path: Path) 
 def test_rules_that_need_several_nodes_are_drivers(tmp_path: Path) -> None:
     assert Dag(raw(tmp_path, "122B-A10B")).wide_rules == set()
     assert Dag(raw(tmp_path, "397B-A17B")).wide_rules == {"convert_to_mcore", "export_hf"}
+    adapter = Dag(raw(tmp_path, "397B-A17B", trainer={"tuner": "lora"}))
+    assert adapter.wide_rules == {"convert_to_mcore"}
+    split = {"mode": "colocate", "tensor_parallel_size": 16}
+    wide = Dag(raw(tmp_path, "122B-A10B", rollout=split, evaluate={"engine": "vllm"}))
+    assert wide.wide_rules == {"evaluate"}
     sft = read_yaml(ROOT / "config/config.yaml")["sft"]
     assert Dag(raw(tmp_path, "9B", sft={**sft, "nodes": 2})).wide_rules == {"sft"}
 
 
 def test_the_plan_shows_every_node(tmp_path: Path) -> None:
     config = load_experiments(raw(tmp_path, "397B-A17B"))["main"]
-    document = plan_document(Subject("main", config, 60), Report(()))
+    document = plan_document(Subject("main", config), Report(()))
     (stage,) = (stage for stage in document["stages"] if stage["name"] == "convert_to_mcore")
     assert (stage["nodes"], stage["gpus_per_node"]) == (3, 8)
     assert [command["env"]["NODE_RANK"] for command in stage["commands"]] == ["0", "0", "1", "1", "2", "2"]

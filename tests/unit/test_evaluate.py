@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from grpoflow.config import Config, load_experiments, read_yaml
 from grpoflow.config.load import merge
+from grpoflow.plan.inference import Inference, inference_of
 from grpoflow.stages.base import StageFailed
-from grpoflow.stages.evaluate import Scored, compare, describe, examples, join, ranks_per_node
+from grpoflow.stages.evaluate import Scored, compare, describe, examples, join
 from grpoflow.stages.statistics import mean_of_prompts, paired_difference, pass_at
 
 ROOT = Path(__file__).parents[2]
@@ -145,13 +146,23 @@ def test_mean_of_prompts_leaves_out_what_is_not_judged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "tensor", "ranks"), [(8, 1, 8), (8, 2, 8), (6, 4, 1), (8, 8, 1), (1, 1, 1), (8, 3, 6)]
+    ("gpus", "tensor", "expected"),
+    [
+        (8, 1, Inference(1, 8, 8)),
+        (8, 2, Inference(1, 8, 8)),
+        (6, 4, Inference(1, 1, 4)),
+        (8, 8, Inference(1, 1, 8)),
+        (1, 1, Inference(1, 1, 1)),
+        (8, 3, Inference(1, 6, 6)),
+        (8, 16, Inference(2, 8, 8)),
+        (8, 12, Inference(3, 8, 8)),
+    ],
 )
-def test_generation_is_shared_by_the_gpus_of_a_node(gpus: int, tensor: int, ranks: int) -> None:
+def test_gpus_that_generate(gpus: int, tensor: int, expected: Inference) -> None:
     overlay = {
         "cluster": {"device": "cuda", "gpus_per_node": gpus},
         "evaluate": {"engine": "vllm"},
         "rollout": {"tensor_parallel_size": tensor, "mode": "colocate"},
     }
     config = load_experiments(merge(read_yaml(ROOT / "config/config.yaml"), overlay))["main"]
-    assert ranks_per_node(config) == ranks
+    assert inference_of(config) == expected

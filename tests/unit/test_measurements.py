@@ -81,7 +81,7 @@ def test_cases_are_legal(name: str, tmp_path: Path) -> None:
     if case["command"] == "grpo":
         assert engine is not None
         assert engine.problems == ()
-        assert batch_of(Subject("main", config, 3600)) is not None
+        assert batch_of(Subject("main", config)) is not None
 
 
 EIGHT = [name for name in predict.cases() if name.startswith(tables.EIGHT)]
@@ -103,7 +103,7 @@ def test_cases_of_eight_gpus_pass_and_fit(
     ranks, _ = predict.plan_of(case, config)
     assert max(rank.peak for rank in ranks) < 0.9 * GPU_MEMORY
     assert host_bytes_per_node(ranks, case["gpus"]) < 0.8 * HOST_MEMORY
-    storage = disk(Subject("main", config, 3600))
+    storage = disk(Subject("main", config))
     weights = checkpoint_bytes(architecture_of(config), save_optimizer=False)
     assert storage is not None
     assert weights + storage.per_checkpoint < 0.9 * DISK

@@ -44,6 +44,9 @@ def release(version: str, **overlay: Any) -> dict[str, Any]:
     return {"cluster": {"ms_swift": version}, **overlay}
 
 
+TOO_LITTLE = {"launcher": "slurm", "mem_mb": 16000}
+"""Resources of the RL job as the rule has them."""
+
 FIRES: dict[str, tuple[str, dict[str, Any]]] = {
     # arguments
     "argument_exists": ("trainer.args.num_itreations", args(num_itreations=1)),
@@ -81,6 +84,9 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
         "trainer.optimizer_cpu_offload",
         {"trainer": {"tuner": "lora", "optimizer_cpu_offload": True}},
     ),
+    # the job
+    "job_asks_for_its_gpus": ("resources.gres", {}),
+    "job_asks_for_its_memory": ("resources.mem_mb", {}),
     # benchmarks and exported adapters
     "benchmarks_have_evalscope": (
         "evaluate.benchmarks.datasets",
@@ -89,6 +95,10 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
     "benchmark_is_known": (
         "evaluate.benchmarks.datasets",
         {"cluster": {"environment": {"evalscope": "1.14.1"}}, **benchmarks("gsm9k")},
+    ),
+    "benchmarks_fit_one_node": (
+        "evaluate.benchmarks.datasets",
+        {"rollout": {"mode": "colocate", "tensor_parallel_size": 16}, **benchmarks("gsm8k")},
     ),
     "benchmarks_start_anew": (
         "evaluate.benchmarks.args.extra_eval_args.use_cache",
@@ -483,12 +493,39 @@ def resolve(here: Path, overlay: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("rule", FIRES)
 def test_rule_fires_and_names_its_key(rule: str, tmp_path: Path) -> None:
     key, overlay = FIRES[rule]
-    _, report = check_raw(resolve(tmp_path, overlay))
+    _, report = check_raw(resolve(tmp_path, overlay), resources=TOO_LITTLE)
     found = {problem.id: problem for problem in report.problems}
     assert rule in found, list(found)
     assert key in {problem.key for problem in report.problems if problem.id == rule}
     assert len(found[rule].why.split()) > 4, "a message says why, and what happens otherwise"
     assert found[rule].evidence
+
+
+def test_a_mapping_given_as_text_is_read_as_well(tmp_path: Path) -> None:
+    overlay = benchmarks("gsm8k", extra_eval_args='{"use_cache": "outputs/old"}')
+    _, report = check_raw(resolve(tmp_path, overlay))
+    assert "benchmarks_start_anew" in {problem.id for problem in report.problems}
+
+
+@pytest.mark.parametrize(
+    "enough",
+    [
+        {"gres": "gpu:8"},
+        {"gres": "gpu:a800:8,nvme:1"},
+        {"slurm_extra": "--gpus-per-node=8 --nice=1"},
+        {"slurm_extra": "--exclusive"},
+        {"launcher": "local"},
+    ],
+)
+def test_a_job_may_ask_for_its_gpus_in_several_ways(enough: dict[str, str]) -> None:
+    _, report = check_raw(config(), resources={"launcher": "slurm", "mem_mb": 10**6} | enough)
+    assert report.verdict == "ok", report
+
+
+@pytest.mark.parametrize("gres", ["gpu", "gpu:4", "gpu:a800:7", "nvme:8"])
+def test_a_job_with_too_few_gpus_is_refused(gres: str) -> None:
+    _, report = check_raw(config(), resources={"launcher": "slurm", "mem_mb": 10**6, "gres": gres})
+    assert [problem.id for problem in report.problems] == ["job_asks_for_its_gpus"]
 
 
 def test_every_rule_has_a_case() -> None:
@@ -506,7 +543,7 @@ def test_every_refusal_offers_something_legal(tmp_path: Path) -> None:
     """A refusal without any way out says so in its text instead."""
     without = set()
     for rule, (_, overlay) in FIRES.items():
-        _, report = check_raw(resolve(tmp_path / rule, overlay))
+        _, report = check_raw(resolve(tmp_path / rule, overlay), resources=TOO_LITTLE)
         without |= {p.id for p in report.problems if p.level == "refuse" and not p.legal}
     assert without == {"auto_layout_is_legal"}
 

@@ -15,7 +15,7 @@ import yaml
 from configurations import model_directory
 from grpoflow.cli.preflight import merged
 from grpoflow.commands.environment import clean_environment
-from grpoflow.config import Config, load_experiments
+from grpoflow.config import load_experiments
 from grpoflow.config.document import json_schema
 from grpoflow.config.load import merge
 from grpoflow.plan.batch import check_batch
@@ -55,7 +55,7 @@ def with_model(name: str, models: Path) -> tuple[Subject, Report]:
     size = raw["model"]["path"].partition("Qwen3.5-")[2]
     configs, report = check_raw({**raw, "model": {"path": model_directory(models, size)}})
     assert configs, report
-    return Subject("main", configs["main"], 1440), report
+    return Subject("main", configs["main"]), report
 
 
 def parts(name: str) -> dict[str, str | None]:
@@ -153,8 +153,8 @@ def test_every_size_has_each_tuner_and_mode() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_golden_plan(name: str) -> None:
-    text = plan_of(name)
+def test_golden_plan(name: str, models: Path) -> None:
+    text = plan_of(name, models)
     path = GOLDEN / f"{name}.txt"
     if os.environ.get("GRPOFLOW_UPDATE_GOLDEN"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -166,11 +166,11 @@ def test_every_golden_plan_has_a_recipe() -> None:
     assert {path.stem for path in GOLDEN.glob("*.txt")} == set(NAMES)
 
 
-def plan_of(name: str) -> str:
+def plan_of(name: str, models: Path) -> str:
     """Placement and commands, one option a line; of a command on several nodes only what differs."""
-    config: Config = load_experiments(recipe(name))["main"]
-    document = plan_document(Subject(name, config, 1440), Report())
-    common = clean_environment(config, {})
+    subject, _ = with_model(name, models)
+    document = plan_document(replace(subject, experiment=name), Report())
+    common = clean_environment(subject.config, {})
     lines = ["environment of all", *(f"  {key}={value}" for key, value in common.items() if key != "PATH")]
     lines.append("placement")
     for node in document["placement"]["nodes"]:
@@ -190,7 +190,7 @@ def plan_of(name: str) -> str:
                 f"    {line}" for line in (["(the same command)"] if same else _options(command["argv"]))
             ]
             before = command
-    text = "\n".join(lines).replace(str(ROOT), "ROOT") + "\n"
+    text = "\n".join(lines).replace(str(ROOT), "ROOT").replace(f"{models}/", "checkpoints/Qwen3.5-") + "\n"
     # identities change with every new key that shapes a run; what matters is that they are there
     return re.sub(r"\b[0-9a-f]{12}\b", "ID", text)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from grpoflow.config import Config, ConfigError
 from grpoflow.launch.job import SubmissionFailed
 from grpoflow.preflight import Report, check_raw
-from grpoflow.preflight.run import DEFAULT_WALL_TIME, from_config
+from grpoflow.preflight.run import from_config
 from grpoflow.preflight.subject import Subject
 from grpoflow.stages.allocation import asked_of_slurm, profile_resources, script_of
 from grpoflow.stages.plan import plan_document
@@ -28,8 +28,7 @@ def run(paths: Sequence[Path], form: str, experiment: str | None) -> int:
     configs, report = found
     try:
         documents = {
-            name: plan_document(Subject(name, config, DEFAULT_WALL_TIME), report.of(name))
-            for name, config in configs.items()
+            name: plan_document(Subject(name, config), report.of(name)) for name, config in configs.items()
         }
     except ValueError as error:
         print(f"grpoflow: there is no plan; a check that refuses is switched off: {error}", file=sys.stderr)

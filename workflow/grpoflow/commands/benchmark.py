@@ -34,10 +34,10 @@ def benchmark(
         "eval_generation_config": {
             "temperature": 0.0,
             "max_tokens": config.trainer.max_completion_length,
-            **_mapping(given.pop("eval_generation_config", None)),
+            **mapping_of(given.pop("eval_generation_config", None)),
         },
         # a time stamp in the path would hide the reports from the stage
-        "extra_eval_args": {**_mapping(given.pop("extra_eval_args", None)), "no_timestamp": True},
+        "extra_eval_args": {**mapping_of(given.pop("extra_eval_args", None)), "no_timestamp": True},
     }
     if config.evaluate.engine == "transformers":
         arguments["max_batch_size"] = config.evaluate.batch_size
@@ -48,7 +48,7 @@ def benchmark(
     return Command(program(config, "swift", "eval") + flags(arguments | given), cpu.environment(config, "hf"))
 
 
-def _mapping(given: Any) -> dict[str, Any]:
+def mapping_of(given: Any) -> dict[str, Any]:
     """A mapping, or the text of one; preflight refuses anything else."""
     try:
         found = json.loads(given) if isinstance(given, str) else given

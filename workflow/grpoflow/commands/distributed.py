@@ -20,6 +20,14 @@ class Ranks:
         return self.nproc_per_node * self.nnodes
 
 
+def ranks_of_nodes(
+    nproc_per_node: int, nnodes: int, master_port: int, master_addr: str = "127.0.0.1"
+) -> list[Ranks]:
+    """One program's ranks, of each node. The launcher of several nodes puts the first node's name for the
+    address."""
+    return [Ranks(nproc_per_node, nnodes, node, master_addr, master_port) for node in range(nnodes)]
+
+
 def torchrun_environment(ranks: Ranks) -> dict[str, str]:
     """ms-swift starts torchrun itself when it finds these variables (swift/cli/main.py:71-80)."""
     return {

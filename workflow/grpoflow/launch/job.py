@@ -189,6 +189,19 @@ def rehearse(script: str) -> str:
         raise SubmissionFailed(f"sbatch would refuse the job: {error}") from error
 
 
+INSTEAD = {
+    "gpu": "give gres=gpu:N, which is of each node",
+    "gpu_model": "give gres=gpu:MODEL:N",
+    "gpus": "give gres=gpu:N, which is of each node",
+    "nodes": "trainer.nodes and rollout.nodes of the configuration say how many there are",
+    "tasks": "there is one on each node",
+    "tasks_per_gpu": "there is one on each node",
+    "cpus_per_gpu": "give cpus_per_task, which is of each node",
+    "mpi": "the programs start their own ranks",
+}
+"""Resources of Snakemake's Slurm plugin that would be dropped without a word, and what to give instead."""
+
+
 def slurm_parameters(
     name: str, nodes: int, comment: str, resources: Mapping[str, Any], *, requeue: bool = True
 ) -> dict[str, Any]:
@@ -198,7 +211,8 @@ def slurm_parameters(
     `--set-resources`, so that one way of asking works for every stage.
 
     Raises:
-        SubmissionFailed: `slurm_extra` cannot be read.
+        SubmissionFailed: `slurm_extra` cannot be read, or a resource that Snakemake's plugin knows has no
+            meaning here.
     """
     parameters: dict[str, Any] = {
         "job_name": f"grpoflow-{name}",
@@ -214,6 +228,11 @@ def slurm_parameters(
             "signal": "CONT@1",
         },
     }
+    if dropped := sorted(INSTEAD.keys() & resources.keys()):
+        raise SubmissionFailed(
+            "not for a job that knows its nodes and programs: "
+            + ", ".join(f"resource {key} = {resources[key]} ({INSTEAD[key]})" for key in dropped)
+        )
     names = {
         "slurm_partition": "partition",
         "slurm_account": "account",
@@ -224,7 +243,9 @@ def slurm_parameters(
         "gres": "gres",
     }
     parameters |= {ours: resources[name] for name, ours in names.items() if resources.get(name)}
-    if resources.get("mem_mb"):
+    if resources.get("mem_mb_per_cpu"):
+        parameters["mem_per_cpu"] = f"{resources['mem_mb_per_cpu']}M"
+    elif resources.get("mem_mb"):
         parameters["mem"] = f"{resources['mem_mb']}M"
     # supervisors end by themselves: neither the end nor the failure of one may end the others
     parameters["srun_args"] = ["--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none"]

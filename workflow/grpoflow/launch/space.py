@@ -22,7 +22,7 @@ def checkpoint_size(run: RunDirectory, launch: Launch) -> int:
     newest = newest_checkpoint(run.output)
     if newest is not None:
         return size_of(newest.path)
-    planned = disk(Subject(launch.experiment, launch.config, 0))
+    planned = disk(Subject(launch.experiment, launch.config))
     return planned.per_checkpoint if planned else 0
 
 

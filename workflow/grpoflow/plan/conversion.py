@@ -63,6 +63,11 @@ def conversion_of(config: Config) -> Conversion:
     )
 
 
+def converts_back(config: Config) -> bool:
+    """Whether the export reads weights out of the trainer's own checkpoint; that of an adapter has none."""
+    return config.trainer.backend == "megatron" and config.trainer.tuner == "full"
+
+
 def _is_legal(config: Config, arch: Architecture, parallel: Parallel, world: int) -> bool:
     spec = LayoutSpec(world, tp=parallel.tensor, pp=parallel.pipeline, ep=parallel.expert)
     core = megatron_core_of(config)

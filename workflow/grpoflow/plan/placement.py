@@ -121,6 +121,11 @@ class Placement:
     master_port_offset: int
     port_block_size: int
 
+    @property
+    def gpus_per_node(self) -> int:
+        """The most GPUs that the roles of one node use."""
+        return max(1 + max(gpu for role in node.roles for gpu in role.gpus) for node in self.nodes)
+
     def _roles(self) -> Iterator[tuple[int, Role]]:
         return ((node.index, role) for node in self.nodes for role in node.roles)
 

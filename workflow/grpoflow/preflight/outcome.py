@@ -7,6 +7,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from grpoflow.commands.benchmark import mapping_of
+from grpoflow.plan.inference import inference_of
+
 from .rules import Finding, rule
 from .subject import Subject
 
@@ -48,12 +51,26 @@ def known_benchmarks(environment: str) -> set[str]:
     return set()
 
 
+@rule(evidence="swift pipelines/eval/eval.py:25, run_deploy")
+def benchmarks_fit_one_node(subject: Subject) -> Iterator[Finding]:
+    """Protects from a server of the benchmarks that finds fewer GPUs than it splits the model over, after the
+    training."""
+    config, found = subject.config, inference_of(subject.config)
+    if config.evaluate.benchmarks and found.nodes > 1:
+        why = (
+            f"`swift eval` serves the model from one node of {config.cluster.gpus_per_node} GPUs, and "
+            f"rollout.tensor_parallel_size is {config.rollout.tensor_parallel_size}"
+        )
+        legal = ("evaluate.benchmarks: null",)
+        yield Finding("evaluate.benchmarks.datasets", config.evaluate.benchmarks.datasets, why, legal)
+
+
 @rule(evidence="evalscope 1.14.1 config.py, TaskConfig.use_cache")
 def benchmarks_start_anew(subject: Subject) -> Iterator[Finding]:
     """Protects from answers of another model among the results."""
     benchmarks = subject.config.evaluate.benchmarks
-    given = benchmarks.args.get("extra_eval_args") if benchmarks else None
-    if isinstance(given, dict) and given.get("use_cache"):
+    given = mapping_of(benchmarks.args.get("extra_eval_args")) if benchmarks else {}
+    if given.get("use_cache"):
         why = "takes the answers of an earlier run, and both models would have the same ones"
         key = "evaluate.benchmarks.args.extra_eval_args.use_cache"
         yield Finding(key, given["use_cache"], why, ("leave it out",))

@@ -14,6 +14,7 @@ from . import (  # noqa: F401
     batch,
     checkpoint,
     data,
+    job,
     layout,
     memory,
     model,
@@ -30,8 +31,7 @@ from .rules import CHECKS, Finding, Need, all_rules
 from .subject import Subject
 from .text import report_text
 
-DEFAULT_WALL_TIME = 1440
-"""Minutes that the rule train_grpo asks for unless the profile or the command line says otherwise."""
+NOTHING_KNOWN: Mapping[str, Any] = {}
 
 
 class Refused(ValueError):
@@ -42,27 +42,31 @@ CONFIGURATION = "the typed configuration (config/README.md)"
 
 
 def check(
-    configs: Mapping[str, Config], wall_time: int = DEFAULT_WALL_TIME, needs: tuple[Need, ...] = ("config",)
+    configs: Mapping[str, Config],
+    needs: tuple[Need, ...] = ("config",),
+    resources: Mapping[str, Any] = NOTHING_KNOWN,
 ) -> Report:
     """Run the checks that need the configuration, and config.json of the checkpoint where it is there.
 
     Args:
         configs: Experiments by name.
-        wall_time: Minutes of the RL job.
         needs: Which kinds of checks to run besides those about the architecture.
+        resources: Those of the rule train_grpo.
     """
-    return join(_check_one(Subject(name, config, wall_time), needs) for name, config in configs.items())
+    return join(_check_one(Subject(name, config, resources), needs) for name, config in configs.items())
 
 
 def check_raw(
-    raw: Mapping[str, Any], wall_time: int = DEFAULT_WALL_TIME, needs: tuple[Need, ...] = ("config",)
+    raw: Mapping[str, Any],
+    needs: tuple[Need, ...] = ("config",),
+    resources: Mapping[str, Any] = NOTHING_KNOWN,
 ) -> tuple[dict[str, Config], Report]:
     """Validate a configuration as read from its files, and check it; no configuration where it is refused."""
     try:
         configs = load_experiments(raw)
     except ConfigError as error:
         return {}, from_config(error.problems)
-    return configs, check(configs, wall_time, needs)
+    return configs, check(configs, needs, resources)
 
 
 def refuse_faults(raw: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +28,9 @@ from grpoflow.plan.problem import PlanError
 
 from .probed import Node, probed_node
 
+DEFAULT_WALL_TIME = 1440
+"""Minutes that the rule train_grpo asks for unless the profile or the command line says otherwise."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -40,11 +43,16 @@ class Layout:
 
 @dataclass(frozen=True)
 class Subject:
-    """An experiment; `wall_time` is that of the RL job, in minutes."""
+    """An experiment, and what its RL job asks of Slurm, where that is known (resources of train_grpo)."""
 
     experiment: str
     config: Config
-    wall_time: int
+    resources: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def wall_time(self) -> int:
+        """Of the RL job, in minutes."""
+        return int(self.resources.get("runtime") or DEFAULT_WALL_TIME)
 
     @cached_property
     def hf_config(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from grpoflow.launch.job import rehearse, sbatch_script
 from grpoflow.launch.run import RESULTS, RunDirectory
 from grpoflow.launch.slurm import NoAnswer
 from grpoflow.plan.inputs import placement_of
-from grpoflow.preflight.run import DEFAULT_WALL_TIME
+from grpoflow.preflight.subject import DEFAULT_WALL_TIME
 
 from .base import StageFailed
 

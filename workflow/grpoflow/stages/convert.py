@@ -11,7 +11,7 @@ from typing import Any
 
 from grpoflow.checkpoints import check_hf_directory, check_mcore_directory
 from grpoflow.commands.convert import to_hf, to_mcore
-from grpoflow.commands.distributed import Ranks
+from grpoflow.commands.distributed import Ranks, ranks_of_nodes
 from grpoflow.config import Config
 from grpoflow.config.tuner import Parallel
 from grpoflow.fidelity import account
@@ -96,8 +96,8 @@ def _precision(stage: Stage, source: Path, work: Path) -> dict[str, float]:
 
 def conversion_ranks(config: Config) -> list[Ranks]:
     """The ranks of `megatron export`, of each node."""
-    found, port = conversion_of(config), free_port()
-    return [Ranks(found.nproc_per_node, found.nodes, node, master_port=port) for node in range(found.nodes)]
+    found = conversion_of(config)
+    return ranks_of_nodes(found.nproc_per_node, found.nodes, free_port())
 
 
 def start_directory(stage: Stage) -> Path:

@@ -14,7 +14,8 @@ from grpoflow.config import Config, load_experiments
 from grpoflow.config.base import keys_of_kind
 from grpoflow.config.identity import dataset_id, mcore_id, run_hash, sft_id
 from grpoflow.launch.run import RESULTS
-from grpoflow.plan.conversion import conversion_of
+from grpoflow.plan.conversion import conversion_of, converts_back
+from grpoflow.plan.inference import inference_of
 from grpoflow.preflight.probed import probe_id, probe_path
 
 LOGS = Path("logs")
@@ -63,8 +64,12 @@ class Dag:
         found = set()
         if any(config.sft is not None and config.sft.nodes > 1 for config in configs):
             found.add("sft")
-        if any(conversion_of(config).nodes > 1 for config in configs):
-            found |= {"convert_to_mcore", "export_hf"}
+        if converted := [config for config in configs if conversion_of(config).nodes > 1]:
+            found.add("convert_to_mcore")
+            if any(converts_back(config) for config in converted):
+                found.add("export_hf")
+        if any(inference_of(config).nodes > 1 for config in configs):
+            found.add("evaluate")
         if any(config.cluster.probe for config in configs):
             found.add("probe_nodes")
         return found

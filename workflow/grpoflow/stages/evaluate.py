@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpoflow.commands.distributed import Ranks
+from grpoflow.commands.distributed import ranks_of_nodes
 from grpoflow.commands.infer import infer
 from grpoflow.commands.rewards import reward_request
 from grpoflow.config import Config
 from grpoflow.files import fingerprint, write_json
 from grpoflow.gates import judge_completions
 from grpoflow.launch.ports import free_port
+from grpoflow.plan.inference import inference_of
 
 from .base import Stage, StageFailed, attempt_directory, finish, manifest_of
 from .convert import start_directory
@@ -98,16 +99,6 @@ def evaluate(stage: Stage) -> None:
         finish(stage, work, **facts, **result)
 
 
-def ranks_per_node(config: Config) -> int:
-    """vLLM runs one copy of the model per `rollout.tensor_parallel_size` GPUs; everything else is one
-    rank."""
-    if config.evaluate.engine != "vllm" or config.cluster.device == "cpu":
-        return 1
-    size = config.rollout.tensor_parallel_size
-    copies = config.cluster.gpus_per_node // size
-    return copies * size if copies > 1 else 1  # one copy splits itself
-
-
 def _kinds(config: Config) -> dict[str, int]:
     """Completions per prompt of each way to generate."""
     return {"greedy": 1, "sampled": config.evaluate.samples}
@@ -147,9 +138,12 @@ def _complete(
     prompts, answers = work / f"{name}.prompts.jsonl", work / f"{name}.answers.jsonl"
     repeated = [row for row in rows for _ in range(repeats)]
     write_rows(prompts, repeated)
-    ranks = Ranks(nproc_per_node=ranks_per_node(stage.config), master_port=free_port())
-    command = infer(stage.config, model, prompts, answers, greedy=repeats == 1, ranks=ranks)
-    stage.run(f"infer-{name}", command)
+    found, port = inference_of(stage.config), free_port()
+    commands = [
+        infer(stage.config, model, prompts, answers, greedy=repeats == 1, ranks=ranks)
+        for ranks in ranks_of_nodes(found.nproc_per_node, found.nodes, port)
+    ]
+    stage.run(f"infer-{name}", commands)
     completed = work / f"{name}.jsonl"
     write_rows(completed, join(repeated, answers, prefix))
     prompts.unlink()

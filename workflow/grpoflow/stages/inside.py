@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import tempfile
 from collections.abc import Collection
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from grpoflow.commands import cpu
 from grpoflow.commands.base import Command, program
 from grpoflow.commands.convert import to_mcore
 from grpoflow.commands.distributed import Ranks
+from grpoflow.files import write_json
 from grpoflow.launch.ports import free_port
 
 from .base import Stage
@@ -32,10 +31,10 @@ def compare_tensors(stage: Stage, ours: Path, theirs: Path, absent: Collection[s
     Raises:
         ProgramFailed: they differ; the log names each tensor.
     """
-    with tempfile.TemporaryDirectory() as directory:
-        names = Path(directory) / "absent.json"
-        names.write_text(json.dumps(sorted(absent)), encoding="utf-8")
-        stage.run("compare_tensors", inside(stage, "compare_tensors", ours, theirs, names))
+    # beside the logs, which every node sees: the comparison may run on another one than this
+    names = stage.logs / "absent.json"
+    write_json(names, sorted(absent))
+    stage.run("compare_tensors", inside(stage, "compare_tensors", ours, theirs, names))
 
 
 def compare_logits(

@@ -16,7 +16,7 @@ from grpoflow.commands.benchmark import benchmark
 from grpoflow.commands.cache import cache_sft_dataset
 from grpoflow.commands.common import known_model
 from grpoflow.commands.convert import to_hf, to_mcore
-from grpoflow.commands.distributed import Ranks
+from grpoflow.commands.distributed import Ranks, ranks_of_nodes
 from grpoflow.commands.environment import clean_environment
 from grpoflow.commands.infer import infer
 from grpoflow.commands.rollout import rollout
@@ -27,7 +27,8 @@ from grpoflow.config.identity import dataset_id, mcore_id, run_hash, sft_id
 from grpoflow.config.tuner import Parallel
 from grpoflow.launch.run import RESULTS
 from grpoflow.plan.auto import Choice
-from grpoflow.plan.conversion import conversion_of
+from grpoflow.plan.conversion import conversion_of, converts_back
+from grpoflow.plan.inference import inference_of
 from grpoflow.plan.inputs import as_parallel, placement_of, sft_ranks_per_node
 from grpoflow.plan.layout import LayoutSpec
 from grpoflow.plan.memory import NOT_MODELLED, RankMemory
@@ -284,28 +285,35 @@ def _stages(subject: Subject, config: Config, placement: Placement) -> list[Plan
     model = results / "model"
     prompts = dataset / "val.jsonl"
     answers = results / "evaluation"
+    found = inference_of(config)
     ask = [
-        infer(config, model, prompts, answers / f"{kind}.jsonl", greedy=kind == "greedy")
+        _planned(
+            config,
+            "infer",
+            ranks.node_rank,
+            infer(config, model, prompts, answers / f"{kind}.jsonl", greedy=kind == "greedy", ranks=ranks),
+        )
         for kind in ("greedy", "sampled")
+        for ranks in _ranks_of_job(config, found.nproc_per_node, found.nodes)
     ]
-    tensor = (
-        min(config.rollout.tensor_parallel_size, gpus) if config.evaluate.engine == "vllm" else min(gpus, 1)
-    )
-    stages.append(PlannedStage("evaluate", 1, tensor, _commands(config, ("infer", ask))))
+    stages.append(PlannedStage("evaluate", found.nodes, found.gpus_per_node, tuple(ask)))
     if config.evaluate.benchmarks is not None:
         copies, port = copies_per_node(config), config.cluster.first_port
         asked = benchmark(config, config.evaluate.benchmarks, model, results / "benchmarks", port, copies)
-        stages.append(PlannedStage("benchmarks", 1, tensor * copies, _commands(config, ("eval", [asked]))))
-    model = results / "export" / "model"
-    stages.append(
-        _conversion_stage(
-            config,
-            "export_hf",
-            lambda ranks, parallel: (
-                [to_hf(config, results / "checkpoint", start, model, ranks, parallel)] if megatron else []
-            ),
+        stages.append(
+            PlannedStage("benchmarks", 1, found.gpus_per_node, _commands(config, ("eval", [asked])))
         )
-    )
+    trained, back = results / "checkpoint", results / "export" / "converted"
+    if converts_back(config):
+        stages.append(
+            _conversion_stage(
+                config,
+                "export_hf",
+                lambda ranks, parallel: [to_hf(config, trained, start, back, ranks, parallel)],
+            )
+        )
+    else:  # the GPUs compare logits alone
+        stages.append(PlannedStage("export_hf", 1, conversion_of(config).nproc_per_node if gpus else 0))
     return [*stages, PlannedStage("report", 1, 0)]
 
 
@@ -323,34 +331,29 @@ def _conversion_stage(
     config: Config, name: str, commands: Callable[[Ranks, Parallel | None], list[Command]]
 ) -> PlannedStage:
     """`megatron export`, on as many ranks as it takes to hold the weights."""
-    found = conversion_of(config)
-    planned = []
-    for node in range(found.nodes):
-        at = ("node0", config.cluster.first_port) if found.nodes > 1 else ("127.0.0.1", 29500)
-        ranks = Ranks(found.nproc_per_node, found.nodes, node, *at)
-        program = name.partition("_")[0]
-        planned += [_planned(config, program, node, command) for command in commands(ranks, found.parallel)]
+    found, program = conversion_of(config), name.partition("_")[0]
+    planned = [
+        _planned(config, program, ranks.node_rank, command)
+        for ranks in _ranks_of_job(config, found.nproc_per_node, found.nodes)
+        for command in commands(ranks, found.parallel)
+    ]
     gpus = found.nproc_per_node if config.cluster.device == "cuda" else 0
     return PlannedStage(name, found.nodes, gpus, tuple(planned))
+
+
+def _ranks_of_job(config: Config, nproc_per_node: int, nodes: int) -> list[Ranks]:
+    if nodes == 1:
+        return ranks_of_nodes(nproc_per_node, nodes, 29500)
+    return ranks_of_nodes(nproc_per_node, nodes, config.cluster.first_port, "node0")
 
 
 def _sft_stage(subject: Subject, config: Config, dataset: Path, start: Path, gpus: int) -> PlannedStage:
     nodes, per_node = config.sft.nodes if config.sft else 1, sft_ranks_per_node(config)
     parallel = _parallel(subject.sft_layout.spec)
+    cached, run = dataset / "sft" / "train", start.parent / "run"
     commands = [
-        _planned(
-            config,
-            f"sft{node}",
-            node,
-            sft(
-                config,
-                dataset / "sft" / "train",
-                start.parent / "run",
-                Ranks(per_node, nodes, node, "node0", config.cluster.first_port),
-                parallel,
-            ),
-        )
-        for node in range(nodes)
+        _planned(config, f"sft{ranks.node_rank}", ranks.node_rank, sft(config, cached, run, ranks, parallel))
+        for ranks in _ranks_of_job(config, per_node, nodes)
     ]
     return PlannedStage("sft", nodes, gpus, tuple(commands))
 
@@ -393,12 +396,8 @@ def _rl_stages(
         )
         command = train(config, paths, ranks, _parallel(subject.layout.spec), servers)
         training.append(_planned(config, trainer.name, node, command, **devices(trainer.gpus)))
-    per_node = _gpus_of_one_node(placement) if cuda else 0
+    per_node = placement.gpus_per_node if cuda else 0
     stages = []
     if serving:
         stages.append(PlannedStage("rollout_server", len(placement.nodes), per_node, tuple(serving)))
     return [*stages, PlannedStage("train_grpo", len(placement.nodes), per_node, tuple(training))]
-
-
-def _gpus_of_one_node(placement: Placement) -> int:
-    return max(1 + max(gpu for role in node.roles for gpu in role.gpus) for node in placement.nodes)

@@ -30,17 +30,17 @@ def preflight(stage: Stage) -> None:
             (`sbatch --test-only`, where a controller answers), or nothing says where it is to run.
     """
     launcher = launcher_of(stage.resources)  # the first stage: not after hours of SFT
-    config, wall_time = stage.config, int(stage.resources["runtime"])
+    config = stage.config
     needs: list[Need] = ["config"]
     if (Path(config.model.path) / "config.json").is_file():
         needs.append("checkpoint")
-    report = check({stage.subject: config}, wall_time, tuple(needs))
+    report = check({stage.subject: config}, tuple(needs), stage.resources)
     text = report_text(report)
     if report.verdict == "refuse":
         raise StageFailed(f"the configuration is refused\n\n{text}")
     stage.say(f"{report.verdict}\n{text}")
     try:
-        document = plan_document(Subject(stage.subject, config, wall_time), report)
+        document = plan_document(Subject(stage.subject, config, stage.resources), report)
     except ValueError as error:
         raise StageFailed(f"there is no plan; a check that refuses is switched off: {error}") from error
     if launcher == "slurm":

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from grpoflow.commands.base import Command
-from grpoflow.commands.distributed import Ranks, torchrun_environment
+from grpoflow.commands.distributed import ranks_of_nodes, torchrun_environment
 from grpoflow.config import Config
 from grpoflow.files import read_json
 from grpoflow.launch.ports import free_port
@@ -33,13 +33,10 @@ def probe_nodes(stage: Stage) -> None:
     with attempt_directory(stage) as work:
         seen = (work / "nodes").absolute()
         seen.mkdir()
-        port = free_port()
         probe = inside(stage, "probe", seen, str(config.cluster.first_port))
         commands = [
-            Command(
-                probe.argv, {**probe.env, **torchrun_environment(Ranks(1, nodes, node, master_port=port))}
-            )
-            for node in range(nodes)
+            Command(probe.argv, {**probe.env, **torchrun_environment(ranks)})
+            for ranks in ranks_of_nodes(1, nodes, free_port())
         ]
         stage.run("probe", commands)
         found = [read_json(seen / f"{node}.json") for node in range(nodes)]

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from grpoflow import metrics
-from grpoflow.commands.distributed import Ranks
+from grpoflow.commands.distributed import ranks_of_nodes
 from grpoflow.commands.sft import sft as sft_command
 from grpoflow.fidelity import account
 from grpoflow.files import fingerprint
@@ -31,8 +31,8 @@ def sft(stage: Stage) -> None:
         nodes, per_node, port = config.sft.nodes if config.sft else 1, sft_ranks_per_node(config), free_port()
         parallel = sft_parallel_of(config, nodes * per_node)
         commands = [
-            sft_command(config, cached, run, Ranks(per_node, nodes, node, master_port=port), parallel)
-            for node in range(nodes)
+            sft_command(config, cached, run, ranks, parallel)
+            for ranks in ranks_of_nodes(per_node, nodes, port)
         ]
         log = run / "logging.jsonl"
         stage.run("sft", commands, lambda: metrics.progress(log))

@@ -12,6 +12,7 @@ difference decides, against that tolerance or against what the adapter changes, 
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from itertools import islice
@@ -29,17 +30,19 @@ SHARE = 0.25
 
 
 def load(directory: Path) -> Any:
-    """Load the model that a directory holds.
+    """Load the model that a directory holds, spread over the GPUs if there are any: one does not hold 122B.
 
     Raises:
         SystemExit: it lacks weights.
     """
     vision = hasattr(AutoConfig.from_pretrained(directory), "vision_config")
     auto = AutoModelForImageTextToText if vision else AutoModelForCausalLM
-    model, loading = auto.from_pretrained(directory, dtype="auto", output_loading_info=True)
+    # where there is a GPU, transformers takes flash-linear-attention's kernels, which know no CPU tensors
+    place = {"device_map": "auto"} if torch.cuda.is_available() else {}
+    model, loading = auto.from_pretrained(directory, dtype="auto", output_loading_info=True, **place)
     if loading["missing_keys"]:  # transformers would initialise them at random and only warn
         raise SystemExit(f"{directory} lacks weights of its model: {sorted(loading['missing_keys'])}")
-    return model
+    return model.eval()
 
 
 def with_adapter(model: Any, adapter: Path) -> Any:
@@ -60,12 +63,7 @@ def with_adapter(model: Any, adapter: Path) -> Any:
     for name, tensor in stored.items():
         if not torch.equal(held[name].cpu().to(tensor.dtype), tensor):
             raise SystemExit(f"{adapter}: PEFT holds other values of {name}")
-    return adapted
-
-
-def on_device(model: Any) -> Any:
-    # where there is a GPU, transformers takes flash-linear-attention's kernels, which know no CPU tensors
-    return model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+    return adapted.eval()
 
 
 def token_ids(directory: Path, prompts: Path) -> list[torch.Tensor]:
@@ -94,10 +92,14 @@ def weights_dtype(directory: Path) -> torch.dtype:
 
 def main(argv: list[str]) -> int:
     ours, theirs, prompts, report, *adapter = (Path(argument) for argument in argv)
-    model = on_device(load(theirs))
+    model = load(theirs)
     expected = [log_probabilities(model, ids) for ids in token_ids(theirs, prompts)]
+    # the GPUs may not hold two of them
+    del model
+    gc.collect()
+    torch.cuda.empty_cache()
     model = load(ours)
-    model = on_device(with_adapter(model, adapter[0]) if adapter else model)
+    model = with_adapter(model, adapter[0]) if adapter else model
     largest, means, without = 0.0, [], []
     finite = True
     for ids, theirs_of in zip(token_ids(ours, prompts), expected, strict=True):
