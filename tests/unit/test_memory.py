@@ -13,7 +13,6 @@ from grpoflow.plan.memory import (
     RankMemory,
     TrainerSpec,
     VllmSpec,
-    check_fits,
     chunk_state_bytes,
     colocated_memory,
     gdn_state_bytes,
@@ -332,10 +331,12 @@ def test_grpo_of_35b_on_one_node_does_not_fit() -> None:
     """Out of memory in ms-swift#8295; with the optimizer on the host it does fit."""
     arch, layout = arch_of("35B-A3B"), LayoutSpec(8, ep=8)
     spec = replace(SPEC, recompute="full")
-    (problem,) = check_fits(trainer_memory(arch, layout, spec), A800)
-    assert problem.id == "fits_gpu_memory"
-    assert "optimizer" in problem.why
-    assert check_fits(trainer_memory(arch, layout, replace(spec, optimizer_offload=1.0)), A800) == []
+    fullest = max(trainer_memory(arch, layout, spec), key=lambda rank: rank.peak)
+    assert fullest.peak > A800.memory
+    largest = max(fullest.items, key=lambda item: item.bytes if item.where == "gpu" else 0)
+    assert "optimizer" in largest.name
+    offloaded = trainer_memory(arch, layout, replace(spec, optimizer_offload=1.0))
+    assert max(rank.peak for rank in offloaded) < A800.memory
 
 
 # --- colocate ---

@@ -17,7 +17,6 @@ from grpoflow.models.counts import (
     mlp_layer,
     router_layer,
     shared_expert_layer,
-    vision_flops_per_patch,
 )
 
 CONFIGS = Path(__file__).parents[1] / "data" / "configs"
@@ -159,13 +158,6 @@ def test_mtp_adds_a_layer_and_a_second_output() -> None:
     assert with_mtp.logits == 2 * without.logits
     assert with_mtp.body - without.body == pytest.approx(2 * count_parameters(arch).mtp, rel=0.001)
     assert with_mtp.attention_core == without.attention_core // 8 * 9
-
-
-def test_vision_flops() -> None:
-    arch = arch_of("9B")
-    assert vision_flops_per_patch(arch, 1024) == pytest.approx(0.96e9, rel=0.05)
-    with pytest.raises(ValueError, match="no vision tower"):
-        vision_flops_per_patch(Architecture.from_config(text_only("9B")), 1024)
 
 
 def text_only(size: str) -> dict[str, Any]:

@@ -213,6 +213,28 @@ def test_data_of_another_environment_are_warned_of(tmp_path: Path) -> None:
     assert "cache_dataset" in problem.why
 
 
+@pytest.mark.parametrize(
+    ("rows", "given", "expected"),
+    [
+        (16, {}, ()),
+        (3, {}, ("val_set_is_used", "refuse", "trainer.args.val_dataset", (4,))),
+        (12, {}, ("val_set_fixed", "warn", "trainer.args.val_dataset", (16, 8))),
+        (32, {"num_generations_eval": 2}, ("val_set_seen_once", "warn", "trainer.args.eval_iters", (1,))),
+        (32, {"num_generations_eval": 2, "eval_iters": 1}, ()),
+    ],
+)
+def test_evaluation_inside_of_training(
+    tmp_path: Path, rows: int, given: dict[str, int], expected: tuple[Any, ...]
+) -> None:
+    """dp_size is 4, 64 completions a step, 8 of a prompt."""
+    path = tmp_path / "eval.jsonl"
+    path.write_text("".join(json.dumps(prompt(str(i))) + "\n" for i in range(rows)))
+    args = {"val_dataset": str(path), **given}
+    found = of_data(tmp_path, [prompt(str(i)) for i in range(64)], {"trainer": {"args": args}})
+    problems = [(p.id, p.level, p.key, p.legal) for p in found.problems if p.key.startswith("trainer.args")]
+    assert problems == ([expected] if expected else [])
+
+
 # --- reward functions ---
 
 

@@ -209,18 +209,3 @@ def flops_per_token(arch: Architecture, *, mtp: bool = False) -> Flops:
         logits=2 * hidden * arch.vocab_size * depths,
         attention_core=2 * q * attention_layers,
     )
-
-
-def vision_flops_per_patch(arch: Architecture, patches_per_image: int) -> int:
-    """Forward FLOPs of the vision tower for one patch: ``2 * parameters + 4 * h * patches`` per layer for the
-    attention.
-
-    Raises:
-        ValueError: If the model has no vision tower.
-    """
-    if arch.vision is None:
-        raise ValueError(f"{arch.model_type} has no vision tower")
-    counts = count_parameters(arch)
-    attention = 4 * arch.vision.hidden_size * patches_per_image * arch.vision.depth
-    # The merger runs once per group of merged patches.
-    return 2 * counts.vision + 2 * counts.merger // arch.vision.spatial_merge_size**2 + attention

@@ -613,26 +613,6 @@ def colocated_memory(trainer: RankMemory, vllm: VllmMemory, spec: ColocateSpec) 
     return RankMemory(f"{trainer.role} with vLLM", tuple(items))
 
 
-def check_fits(ranks: Iterable[RankMemory], gpu: Gpu) -> list[Problem]:
-    """A problem for each rank whose peak exceeds the GPU."""
-    return [
-        Problem(
-            "fits_gpu_memory",
-            rank.role,
-            f"{rank.peak / GIB:.1f} GiB",
-            f"the {rank.peak_phase} phase exceeds the {gpu.memory / GIB:.1f} GiB of the {gpu.name}; largest "
-            "items: " + ", ".join(f"{item.name} {item.bytes / GIB:.1f}" for item in _largest(rank)),
-        )
-        for rank in ranks
-        if rank.peak > gpu.memory
-    ]
-
-
-def _largest(rank: RankMemory) -> list[Item]:
-    held = [item for item in rank.items if item.where == "gpu" and rank.peak_phase in item.phases]
-    return sorted(held, key=lambda item: -item.bytes)[:3]
-
-
 def host_bytes_per_node(ranks: Iterable[RankMemory], ranks_per_node: int) -> int:
     """Pinned host memory of a node whose ranks all belong to the stage that needs most."""
     return ranks_per_node * max((rank.host for rank in ranks), default=0)

@@ -158,11 +158,6 @@ class Placement:
         """
         return self.trainers[-1][0]
 
-    @property
-    def sync_client_rank(self) -> int:
-        """Global trainer rank of the weight-sync client: always the last."""
-        return self.trainers[-1][1].last_rank
-
     def to_json(self) -> str:
         """Text that :meth:`from_json` reads back unchanged."""
         return json.dumps(asdict(self), indent=2)

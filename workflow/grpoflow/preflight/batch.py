@@ -7,11 +7,19 @@ rollout, the first evaluation or at resume.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import gcd, lcm
+from pathlib import Path
 
-from grpoflow.plan.batch import check_batch, check_swift_batch
-from grpoflow.plan.inputs import batch_spec, swift_batch_spec
-from grpoflow.plan.problem import nearest_multiples
+from grpoflow.plan.batch import (
+    check_batch,
+    check_swift_batch,
+    default_eval_iters,
+    exact_eval_iters,
+    resolve_batch,
+)
+from grpoflow.plan.inputs import batch_spec, integer, swift_batch_spec
+from grpoflow.plan.problem import errors_of, nearest_multiples
 
 from .from_plan import finding
 from .rules import Finding, rule, rules
@@ -67,6 +75,18 @@ MEGATRON_RULES = {
     ),
 }
 
+VALIDATION_RULES = {
+    "val_set_is_used": ("a validation set that training leaves out without a word", f"{ARGS}:1170-1174"),
+    "val_set_fixed": (
+        "evaluations during training that ask different prompts each time",
+        "swift megatron/trainers/base.py:310-316",
+    ),
+    "val_set_seen_once": (
+        "evaluations during training that ask every prompt several times",
+        f"{ARGS}:1156-1162, which counts num_generations where num_generations_eval is meant",
+    ),
+}
+
 SWIFT_EVIDENCE = "swift rlhf_trainers/args_mixin.py:200-241, ms-swift#3980, trl#3061"
 
 
@@ -78,6 +98,30 @@ def megatron_batch(subject: Subject) -> Iterator[Finding]:
         return
     for problem in check_batch(batch_spec(subject.config), subject.layout.spec):
         yield finding(problem, subject, "trainer")
+
+
+@rules(VALIDATION_RULES, needs="data")
+def validation_set_of_training(subject: Subject) -> Iterator[Finding]:
+    """The file in `trainer.args.val_dataset`, such as the eval.jsonl of stage cache_dataset."""
+    trainer, layout = subject.config.trainer, subject.layout.spec
+    path = Path(str(trainer.args.get("val_dataset", "")))
+    if trainer.backend != "megatron" or layout is None or path.suffix != ".jsonl" or not path.is_file():
+        return
+    with path.open(encoding="utf-8") as content:
+        rows = sum(1 for line in content if line.strip())
+    spec = replace(batch_spec(subject.config), val_prompts=rows)
+    problems = check_batch(spec, layout)
+    for problem in problems:
+        if problem.id in VALIDATION_RULES:
+            found = finding(problem, subject, "trainer")
+            yield replace(found, key="trainer.args.val_dataset", value=f"{path} ({rows} rows)")
+    if errors_of(problems) or (integer(trainer.args, "eval_iters") or -1) != -1:
+        return
+    batch = resolve_batch(spec, layout)
+    taken, exact = default_eval_iters(batch, rows), exact_eval_iters(batch, rows)
+    if taken > exact > 0:
+        why = f"makes {taken} iterations of {exact} that ask each of the {rows} prompts once"
+        yield Finding("trainer.args.eval_iters", -1, why, (exact,), "warn", "val_set_seen_once")
 
 
 @rule(evidence="transformers Trainer: steps are whole passes of every rank")
