@@ -70,6 +70,11 @@ def test_resources_of_the_plugin_without_a_meaning_here_are_refused(tmp_path: Pa
         sbatch_script("main", 1, run, {"gpu": 8, "nodes": 2, "gres": "gpu:8"})
 
 
+def test_no_cpus_are_asked_for_where_the_site_forbids_it(tmp_path: Path) -> None:
+    run, _ = launch(Scene(tmp_path))
+    assert "cpus-per-task" not in sbatch_script("main", 1, run, {"cpus_per_task": -1})
+
+
 def test_memory_per_cpu(tmp_path: Path) -> None:
     run, _ = launch(Scene(tmp_path))
     script = sbatch_script("main", 1, run, {"mem_mb_per_cpu": 2000, "mem_mb": 16000})
@@ -100,11 +105,12 @@ set-resources: ["rollout_server:gres='gpu:a800:8'", "train_grpo:runtime=2880", "
 @pytest.mark.parametrize("text", [PROFILE, LISTS])
 def test_resources_of_a_profile(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
-    assert profile_resources(tmp_path) == {
+    assert profile_resources(tmp_path, Scene(tmp_path).config()) == {
         "launcher": "slurm",
         "slurm_partition": "gpu",
         "mem_mb": 16000,  # of the rule, before the default
         "gres": "gpu:a800:8",
+        "cpus_per_task": 1,
         "runtime": 2880,
     }
 
@@ -122,7 +128,7 @@ def test_plan_prints_the_script(
     assert main(["plan", "--sbatch", "config.yaml"]) == 0
     printed = capsys.readouterr()
     run = RunDirectory(tmp_path / "results/main/runs/RUN")
-    assert printed.out == sbatch_script("main", 1, run, profile_resources(tmp_path / "slurm"))
+    assert printed.out == sbatch_script("main", 1, run, profile_resources(tmp_path / "slurm", scene.config()))
     assert "#SBATCH --gres=gpu:a800:8\n" in printed.out
     assert "main: not asked: sbatch: [Errno 2]" in printed.err
 

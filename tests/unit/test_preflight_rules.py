@@ -514,6 +514,7 @@ def test_a_mapping_given_as_text_is_read_as_well(tmp_path: Path) -> None:
         {"gres": "gpu:a800:8,nvme:1"},
         {"slurm_extra": "--gpus-per-node=8 --nice=1"},
         {"slurm_extra": "--exclusive"},
+        {"gres": ""},
         {"launcher": "local"},
     ],
 )

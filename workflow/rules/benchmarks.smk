@@ -9,7 +9,7 @@ rule benchmarks:
     conda:
         "../../envs/orchestrator/environment.yaml"
     resources:
-        mem_mb=16000,
+        **dag.asks_for("benchmarks"),
         runtime=480,
     params:
         settings=dag.benchmark_keys,

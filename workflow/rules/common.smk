@@ -1,6 +1,6 @@
 from grpoflow.launch.interrupt import lead_stages
 from grpoflow.preflight import Refused, refuse_faults
-from grpoflow.stages.allocation import RESOURCES
+from grpoflow.preflight.subject import DEFAULT_WALL_TIME
 from grpoflow.stages.dag import Dag, share_resources
 
 try:

@@ -8,7 +8,7 @@ rule convert_to_mcore:
     conda:
         "../../envs/orchestrator/environment.yaml"
     resources:
-        mem_mb=16000,
+        **dag.asks_for("convert_to_mcore"),
         runtime=240,
     message:
         "Convert to Megatron-core and back, compare every tensor"

@@ -16,7 +16,7 @@ rule evaluate:
     conda:
         "../../envs/orchestrator/environment.yaml"
     resources:
-        mem_mb=16000,
+        **dag.asks_for("evaluate"),
         runtime=480,
     params:
         settings=dag.evaluate_keys,

@@ -11,7 +11,7 @@ rule export_hf:
     conda:
         "../../envs/orchestrator/environment.yaml"
     resources:
-        mem_mb=16000,
+        **dag.asks_for("export_hf"),
         runtime=240,
     params:
         settings=dag.export_keys,

@@ -15,7 +15,8 @@ rule preflight:
     conda:
         "../../envs/orchestrator/environment.yaml"
     resources:
-        **RESOURCES,  # those of train_grpo: its job is checked, and shown to Slurm
+        **dag.asks_for("train_grpo"),  # its job is checked, and shown to Slurm
+        runtime=DEFAULT_WALL_TIME,
     params:
         run=dag.run_hash,
     message:

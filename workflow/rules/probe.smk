@@ -6,7 +6,7 @@ rule probe_nodes:
     conda:
         "../../envs/orchestrator/environment.yaml"
     resources:
-        mem_mb=16000,
+        **dag.asks_for("probe_nodes"),
         runtime=15,
     message:
         "Look at the nodes: versions, GPUs, kernels, network"

@@ -9,7 +9,7 @@ rule sft:
     conda:
         "../../envs/orchestrator/environment.yaml"
     resources:
-        mem_mb=16000,
+        **dag.asks_for("sft"),
         runtime=1440,
     message:
         "Warm start: supervised fine-tuning"

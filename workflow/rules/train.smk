@@ -17,7 +17,8 @@ rule rollout_server:
     conda:
         "../../envs/orchestrator/environment.yaml"
     resources:
-        **RESOURCES,
+        **dag.asks_for("rollout_server"),
+        runtime=DEFAULT_WALL_TIME,
     params:
         run=dag.run_hash,
     message:
@@ -42,7 +43,8 @@ rule train_grpo:
     conda:
         "../../envs/orchestrator/environment.yaml"
     resources:
-        **RESOURCES,
+        **dag.asks_for("train_grpo"),
+        runtime=DEFAULT_WALL_TIME,
     params:
         run=dag.run_hash,
     message:

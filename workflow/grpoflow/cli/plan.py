@@ -9,7 +9,7 @@ from pathlib import Path
 
 from grpoflow.config import Config, ConfigError
 from grpoflow.launch.job import SubmissionFailed
-from grpoflow.preflight import Report, check_raw
+from grpoflow.preflight import Report, check, check_raw
 from grpoflow.preflight.run import from_config
 from grpoflow.preflight.subject import Subject
 from grpoflow.stages.allocation import asked_of_slurm, profile_resources, script_of
@@ -49,12 +49,16 @@ def sbatch(paths: Sequence[Path], experiment: str | None, profile: Path) -> int:
     found = _accepted(paths, "text", experiment)
     if isinstance(found, int):
         return found
-    try:
-        resources = profile_resources(profile)
-    except (OSError, ConfigError) as error:
-        return usage(f"--profile {profile}: {error}")
     code = 0
     for name, config in found[0].items():
+        try:
+            resources = profile_resources(profile, config)
+        except (OSError, ConfigError) as error:
+            return usage(f"--profile {profile}: {error}")
+        report = check({name: config}, resources=resources)
+        if report.verdict == "refuse":
+            print_report(report, "text")
+            return REFUSED
         try:
             script = script_of(name, config, resources)
             print(script, end="")

@@ -194,7 +194,10 @@ def _cost(cost: Mapping[str, Any]) -> list[str]:
 def _stages(stages: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = []
     for stage in stages:
-        size = f"{stage['nodes']} x {stage['gpus_per_node']} GPUs" if stage["gpus_per_node"] else "no GPU"
+        size = "no GPU"
+        if gpus := stage["gpus_per_node"]:
+            memory = stage["host_memory_mib"] / 1024
+            size = f"{stage['nodes']} x {gpus} GPUs, {memory:.0f} GiB of host memory on each node"
         lines.append(f"{stage['name']} ({size})")
         shown = set()
         for command in stage["commands"]:

@@ -242,16 +242,18 @@ def slurm_parameters(
         "cpus_per_task": "cpus_per_task",
         "gres": "gres",
     }
-    parameters |= {ours: resources[name] for name, ours in names.items() if resources.get(name)}
+    # as in Snakemake's plugin, a negative number of CPUs asks for none, where a site does not allow to ask
+    given = {name: value for name, value in resources.items() if name != "cpus_per_task" or int(value) > 0}
+    parameters |= {ours: given[name] for name, ours in names.items() if given.get(name)}
     if resources.get("mem_mb_per_cpu"):
         parameters["mem_per_cpu"] = f"{resources['mem_mb_per_cpu']}M"
     elif resources.get("mem_mb"):
         parameters["mem"] = f"{resources['mem_mb']}M"
     # supervisors end by themselves: neither the end nor the failure of one may end the others
     parameters["srun_args"] = ["--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none"]
-    if resources.get("cpus_per_task"):
+    if given.get("cpus_per_task"):
         # srun does not take it from sbatch any more (Slurm 22.05) and would give each task one CPU
-        parameters["srun_args"].append(f"--cpus-per-task={resources['cpus_per_task']}")
+        parameters["srun_args"].append(f"--cpus-per-task={given['cpus_per_task']}")
     if extra := resources.get("slurm_extra"):
         parameters["additional_parameters"] |= extra_options(str(extra))
     return parameters

@@ -21,14 +21,15 @@ WHOLE_NODE = ("exclusive", "gres", "gpus", "gpus-per-node", "gpus-per-task")
 
 @rule(evidence="Slurm sbatch(1), --gres")
 def job_asks_for_its_gpus(subject: Subject) -> Iterator[Finding]:
-    """Protects from a job that waits in the queue and then finds no GPU: without `gres` Slurm gives none."""
+    """Protects from a job that waits in the queue and then finds too few GPUs."""
     resources, needed = subject.resources, _gpus_of_a_node(subject)
     if resources.get("launcher") != "slurm" or not needed:
         return
     extra = str(resources.get("slurm_extra") or "")
-    if any(f"--{name}" in extra for name in WHOLE_NODE):
-        return
     gres = resources.get("gres")
+    # an empty one is somebody's decision: the rule itself asks for as many as it needs
+    if gres == "" or any(f"--{name}" in extra for name in WHOLE_NODE):
+        return
     if gpus_in(str(gres or "")) < needed:
         why = f"the job runs a program on {needed} GPUs of a node (resources of train_grpo)"
         legal = (f"gpu:{needed}", f"slurm_extra: --gpus-per-node={needed}", "slurm_extra: --exclusive")

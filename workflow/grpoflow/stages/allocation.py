@@ -14,11 +14,8 @@ from grpoflow.plan.inputs import placement_of
 from grpoflow.preflight.subject import DEFAULT_WALL_TIME
 
 from .base import StageFailed
+from .needs import RL_RULES, cpus_of, gres_of, mem_mb_of
 
-RULES = ("rollout_server", "train_grpo")
-"""Two rules, one job: what is set for one of them is set for the job."""
-RESOURCES: dict[str, Any] = {"mem_mb": 16000, "runtime": DEFAULT_WALL_TIME}
-"""Resources of both rules, where nobody says more."""
 RUN = "RUN"
 """Stands for the name of a run, which follows from the frozen data and the start and so is not known yet."""
 
@@ -41,16 +38,22 @@ def launcher_of(resources: Mapping[str, Any]) -> str:
     return launcher
 
 
-def profile_resources(profile: Path) -> dict[str, Any]:
+def profile_resources(profile: Path, config: Config) -> dict[str, Any]:
     """The resources of the RL job under a Snakemake profile: its `set-resources` for the two rules, what the
     rules say, its `default-resources`, in this order."""
     path = profile / "config.yaml" if profile.is_dir() else profile
     settings = read_yaml(path)
     given: dict[str, Any] = {}
     for rule, resources in _by_rule(settings.get("set-resources", {})).items():
-        if rule in RULES:
+        if rule in RL_RULES:
             given |= resources
-    found = _pairs(settings.get("default-resources", {})) | RESOURCES | given
+    own = {
+        "mem_mb": mem_mb_of("train_grpo", config),
+        "gres": gres_of("train_grpo", config),
+        "cpus_per_task": cpus_of("train_grpo", config),
+        "runtime": DEFAULT_WALL_TIME,
+    }
+    found = _pairs(settings.get("default-resources", {})) | own | given
     return {name: _plain(value) for name, value in found.items()}
 
 

@@ -18,6 +18,8 @@ from grpoflow.plan.conversion import conversion_of, converts_back
 from grpoflow.plan.inference import inference_of
 from grpoflow.preflight.probed import probe_id, probe_path
 
+from .needs import cpus_of, gres_of, mem_mb_of
+
 LOGS = Path("logs")
 MANIFEST = "manifest.json"
 EXPERIMENT_RESULTS = (
@@ -73,6 +75,20 @@ class Dag:
         if any(config.cluster.probe for config in configs):
             found.add("probe_nodes")
         return found
+
+    def asks_for(self, rule: str) -> dict[str, Callable[[Wildcards], Any]]:
+        """Resources of a rule's jobs where nobody says more."""
+
+        def mem_mb(wildcards: Wildcards) -> int:
+            return mem_mb_of(rule, self.config(wildcards))
+
+        def gres(wildcards: Wildcards) -> str:
+            return gres_of(rule, self.config(wildcards))
+
+        def cpus(wildcards: Wildcards) -> int:
+            return cpus_of(rule, self.config(wildcards))
+
+        return {"mem_mb": mem_mb, "gres": gres, "cpus_per_task": cpus}
 
     def targets(self, _: Wildcards) -> list[str]:
         """Every result of every stage. Snakemake does not miss a file that only a finished rule needs: with

@@ -24,6 +24,7 @@ from .dataset import cache_dataset
 from .demo import demo_data, demo_model
 from .evaluate import evaluate
 from .export import export_hf
+from .needs import RL_RULES
 from .preflight import preflight
 from .probe import probe_nodes
 from .report import report
@@ -45,7 +46,6 @@ STAGES: dict[str, Callable[[Stage], None]] = {
     "export_hf": export_hf,
     "report": report,
 }
-RL_STAGES = ("rollout_server", "train_grpo")
 EXPECTED = (
     *(StageFailed, ProgramFailed, CheckpointError, PlanError),
     *(SubmissionFailed, ResumeRefused, JobFailed, GangFailed, DriverOrphaned),
@@ -85,6 +85,6 @@ def run(job: Any) -> int:
 
 
 def _logs(rule: str, subject: str) -> Path:
-    if rule in RL_STAGES:
+    if rule in RL_RULES:
         return LOGS / subject / "train_grpo"  # each attempt of the job claims a directory in it
     return new_log_directory(LOGS / subject / rule)

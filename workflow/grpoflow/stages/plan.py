@@ -48,6 +48,7 @@ from grpoflow.preflight.report import Report
 from grpoflow.preflight.subject import Layout, Subject
 
 from .benchmarks import copies_per_node
+from .needs import gpus_of, mem_mb_of
 
 ALTERNATIVES = 10
 
@@ -241,16 +242,18 @@ class PlannedStage:
     """One rule: its resources and its programs; the first program is the one that the stage is named for."""
 
     name: str
-    nodes: int
-    gpus_per_node: int
+    config: Config
+    nodes: int = 1
     commands: tuple[PlannedCommand, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         main = self.commands[0] if self.commands else None
+        gpus = gpus_of(self.name, self.config)
         return {
             "name": self.name,
             "nodes": self.nodes,
-            "gpus_per_node": self.gpus_per_node,
+            "gpus_per_node": gpus,
+            "host_memory_mib": mem_mb_of(self.name, self.config) if gpus else None,
             "argv": list(main.argv) if main else [],
             "env": main.env if main else {},
             "commands": [{**asdict(command), "argv": list(command.argv)} for command in self.commands],
@@ -264,12 +267,11 @@ def _stages(subject: Subject, config: Config, placement: Placement) -> list[Plan
     start = shared / "sft" / sft_id(config) / "model" if config.sft else Path(config.model.path)
     megatron = config.trainer.backend == "megatron"
     mcore = shared / "mcore" / mcore_id(config) / "checkpoint" if megatron else None
-    gpus = config.cluster.gpus_per_node if config.cluster.device == "cuda" else 0
-    stages = [PlannedStage("preflight", 1, 0)]
+    stages = [PlannedStage("preflight", config)]
     cache = [cache_sft_dataset(config, Path(config.sft.dataset), dataset / "sft")] if config.sft else []
-    stages.append(PlannedStage("cache_dataset", 1, 0, _commands(config, ("export", cache))))
+    stages.append(PlannedStage("cache_dataset", config, 1, _commands(config, ("export", cache))))
     if config.sft is not None:
-        stages.append(_sft_stage(subject, config, dataset, start, gpus))
+        stages.append(_sft_stage(subject, config, dataset, start))
     if mcore is not None:
         stages.append(
             _conversion_stage(
@@ -296,13 +298,11 @@ def _stages(subject: Subject, config: Config, placement: Placement) -> list[Plan
         for kind in ("greedy", "sampled")
         for ranks in _ranks_of_job(config, found.nproc_per_node, found.nodes)
     ]
-    stages.append(PlannedStage("evaluate", found.nodes, found.gpus_per_node, tuple(ask)))
+    stages.append(PlannedStage("evaluate", config, found.nodes, tuple(ask)))
     if config.evaluate.benchmarks is not None:
         copies, port = copies_per_node(config), config.cluster.first_port
         asked = benchmark(config, config.evaluate.benchmarks, model, results / "benchmarks", port, copies)
-        stages.append(
-            PlannedStage("benchmarks", 1, found.gpus_per_node, _commands(config, ("eval", [asked])))
-        )
+        stages.append(PlannedStage("benchmarks", config, 1, _commands(config, ("eval", [asked]))))
     trained, back = results / "checkpoint", results / "export" / "converted"
     if converts_back(config):
         stages.append(
@@ -313,8 +313,8 @@ def _stages(subject: Subject, config: Config, placement: Placement) -> list[Plan
             )
         )
     else:  # the GPUs compare logits alone
-        stages.append(PlannedStage("export_hf", 1, conversion_of(config).nproc_per_node if gpus else 0))
-    return [*stages, PlannedStage("report", 1, 0)]
+        stages.append(PlannedStage("export_hf", config))
+    return [*stages, PlannedStage("report", config)]
 
 
 def _commands(config: Config, named: tuple[str, Sequence[Command]]) -> tuple[PlannedCommand, ...]:
@@ -337,8 +337,7 @@ def _conversion_stage(
         for ranks in _ranks_of_job(config, found.nproc_per_node, found.nodes)
         for command in commands(ranks, found.parallel)
     ]
-    gpus = found.nproc_per_node if config.cluster.device == "cuda" else 0
-    return PlannedStage(name, found.nodes, gpus, tuple(planned))
+    return PlannedStage(name, config, found.nodes, tuple(planned))
 
 
 def _ranks_of_job(config: Config, nproc_per_node: int, nodes: int) -> list[Ranks]:
@@ -347,7 +346,7 @@ def _ranks_of_job(config: Config, nproc_per_node: int, nodes: int) -> list[Ranks
     return ranks_of_nodes(nproc_per_node, nodes, config.cluster.first_port, "node0")
 
 
-def _sft_stage(subject: Subject, config: Config, dataset: Path, start: Path, gpus: int) -> PlannedStage:
+def _sft_stage(subject: Subject, config: Config, dataset: Path, start: Path) -> PlannedStage:
     nodes, per_node = config.sft.nodes if config.sft else 1, sft_ranks_per_node(config)
     parallel = _parallel(subject.sft_layout.spec)
     cached, run = dataset / "sft" / "train", start.parent / "run"
@@ -355,7 +354,7 @@ def _sft_stage(subject: Subject, config: Config, dataset: Path, start: Path, gpu
         _planned(config, f"sft{ranks.node_rank}", ranks.node_rank, sft(config, cached, run, ranks, parallel))
         for ranks in _ranks_of_job(config, per_node, nodes)
     ]
-    return PlannedStage("sft", nodes, gpus, tuple(commands))
+    return PlannedStage("sft", config, nodes, tuple(commands))
 
 
 def _parallel(spec: LayoutSpec | None) -> Parallel:
@@ -396,8 +395,7 @@ def _rl_stages(
         )
         command = train(config, paths, ranks, _parallel(subject.layout.spec), servers)
         training.append(_planned(config, trainer.name, node, command, **devices(trainer.gpus)))
-    per_node = placement.gpus_per_node if cuda else 0
     stages = []
     if serving:
-        stages.append(PlannedStage("rollout_server", len(placement.nodes), per_node, tuple(serving)))
-    return [*stages, PlannedStage("train_grpo", len(placement.nodes), per_node, tuple(training))]
+        stages.append(PlannedStage("rollout_server", config, len(placement.nodes), tuple(serving)))
+    return [*stages, PlannedStage("train_grpo", config, len(placement.nodes), tuple(training))]
