@@ -11,8 +11,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # a shell without job control starts what is put in the background with SIGINT ignored, and its children
-    # inherit that: nothing could be interrupted
+    # a shell without job control ignores SIGINT for what it puts in the background, nohup ignores SIGHUP, and
+    # all children inherit that: what the tests start could be neither interrupted nor hung up on
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if config.getoption("--update"):
         os.environ["GRPOFLOW_UPDATE_GOLDEN"] = "1"

@@ -61,7 +61,7 @@ class Runs:
 
 Scenario = Callable[[Runs], None]
 TOGETHER: dict[str, Scenario] = {}
-AT_ONCE = 4
+AT_ONCE = 8
 
 
 def together(scenario: Scenario) -> Callable[[dict[str, Future[None]]], None]:
