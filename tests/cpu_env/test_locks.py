@@ -7,12 +7,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from grpoflow.facts.gates import package_bounds
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 REPO = Path(__file__).parents[2]
-LOCKS = {name: REPO / "envs" / name / "requirements.txt" for name in ("orchestrator", "cpu")}
+LOCKS = {name: REPO / "envs" / name / "requirements.txt" for name in ("orchestrator", "cpu", "gpu")}
 
 
 def entries(lock: Path) -> dict[str, tuple[str, list[str]]]:
@@ -53,9 +55,10 @@ def test_orchestrator_lock_satisfies_pyproject() -> None:
         assert requirement.specifier.contains(version), f"{requirement} but {version} is locked"
 
 
-def test_cpu_lock_has_the_direct_requirements() -> None:
-    locked = entries(LOCKS["cpu"])
-    for line in (REPO / "envs/cpu/requirements.in").read_text().splitlines():
+@pytest.mark.parametrize("name", ["cpu", "gpu"])
+def test_a_lock_has_the_direct_requirements(name: str) -> None:
+    locked = entries(LOCKS[name])
+    for line in (REPO / f"envs/{name}/requirements.in").read_text().splitlines():
         if line and not line.startswith("#"):
             requirement = Requirement(line)
             version, _ = locked[canonicalize_name(requirement.name)]
@@ -68,6 +71,21 @@ def test_cpu_lock_takes_the_cpu_build_of_torch_and_nothing_for_cuda() -> None:
     assert Version(version).local == "cpu"
     assert len(hashes) == 1  # the one file that scripts/setup accepts
     assert not [name for name in locked if name.startswith(("nvidia", "cuda", "torchaudio", "torchcodec"))]
+
+
+def test_gpu_lock_has_the_recommended_versions() -> None:
+    locked = entries(LOCKS["gpu"]) | entries(REPO / "envs/gpu/source.txt")
+    recommended = {row.package: row.recommended for row in package_bounds("4.6.0") if row.recommended}
+    del recommended["python"]
+    assert {name: locked[name][0] for name in recommended} == recommended
+
+
+def test_gpu_lock_fits_what_ms_swift_allows() -> None:
+    locked = entries(LOCKS["gpu"])
+    for row in package_bounds("4.6.0"):
+        for bounds in filter(None, (row.requires, row.qwen3_5)):
+            if row.package in locked:
+                assert SpecifierSet(bounds).contains(locked[row.package][0]), row
 
 
 def test_source_packages_can_be_built_without_fetching() -> None:
