@@ -23,6 +23,7 @@ import elf
 
 PINS = Path(__file__).parent / "pins"
 PARTS = ("base", "te", "vllm", "transformers", "fla", "orchestrator", "deepspeed")
+OTHERS = ("fla-0.4.1",)  # never beside "fla" in one environment
 GLIBC = (39, 35, 34, 31, 28, 27, 24, 17)
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in GLIBC] + ["manylinux2014_x86_64", "manylinux1_x86_64"]
 
@@ -140,7 +141,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("extension", type=Path)
     parser.add_argument("--moe", action="store_true")
-    parser.add_argument("--part", choices=PARTS, action="append", help="only these parts")
+    parser.add_argument("--part", choices=PARTS + OTHERS, action="append", help="only these parts")
     args = parser.parse_args()
     os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     total = 0

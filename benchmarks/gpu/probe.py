@@ -1,10 +1,16 @@
 """A plugin of ms-swift (`--external_plugins`): memory and time of every phase of a training process.
 
-MEMORY_SAMPLES names the files, one per rank: `.RANK` has the CUDA allocator every 0.2 s; `.phases.RANK`, of
-GRPO, has every stretch of time with its phase, its seconds and the allocator's peak in it. The GPU is
-synchronised where a phase begins or ends. What is in no other phase is the update; until the first `sync` it
-is the start of the program. `load` is the loading of weights or of a checkpoint, `save` the writing of one,
-without the Hugging Face weights, which are `export` (of `swift rlhf` all is `save`).
+MEMORY_SAMPLES names the files, one per rank: `.RANK` has the CUDA allocator every 0.2 s; `.phases.RANK` has
+every stretch of time with its phase, its seconds and the allocator's peak in it. The GPU is synchronised
+where a phase begins or ends.
+
+Phases of GRPO are cut in the same places of both trainers. `rollout` has the sleeping and waking of the
+engine and the offloading in it, but not `sync`, the weights to vLLM. `logps` are the passes of the policy
+and of the reference without a gradient, `reward` the reward functions, `prepare` what else is between the
+prompts and the batch: encoding, padding, advantages. What is in no other phase is the update; until the first
+`sync` it is the start of the program. `load` is the loading of weights or of a checkpoint, `save` the writing
+of one, without the Hugging Face weights, which are `export` (of `swift rlhf` all is `save`). Of SFT with
+Megatron every `step` is one stretch, and what is in none is the rest.
 """
 
 import contextlib
@@ -22,11 +28,11 @@ import torch
 SECONDS = 0.2
 # what ms-swift 4.6.0 times itself (rlhf_trainers/utils.py:567); names of Megatron-SWIFT and of swift rlhf
 PHASES = {
+    "_generate_and_score_completions": "prepare",
     "_generate_completions": "rollout",
-    "generate": "rollout",
     "_move_model_to_vllm": "sync",
     "compute_ref_old_logps": "logps",
-    "_prepare_batch_inputs": "logps",
+    "_get_per_token_logps_and_entropies": "logps",
     "_score_completions": "reward",
 }
 
@@ -50,9 +56,9 @@ def sample(path: str) -> None:
 class Stretches:
     """Cuts the time into stretches; phases nest."""
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, outside: str):
         self.out = open(path, "a", buffering=1)  # noqa: PTH123, SIM115
-        self.inside = ["update"]
+        self.inside = [outside]
         self.begun = time.time()
 
     def cut(self) -> None:
@@ -111,16 +117,32 @@ def watch_files(stretches: Stretches) -> None:
         watch_method(stretches, transformers.Trainer, "_save_checkpoint", "save")
 
 
+def watch_untimed(stretches: Stretches) -> None:
+    """What only the other trainer times itself; swift megatron/trainers/grpo_trainer.py:242,
+    rlhf_trainers/rollout_mixin.py:1163."""
+    if "swift.megatron" in sys.modules:
+        from swift.megatron.trainers.grpo_trainer import MegatronGRPOTrainer  # noqa: PLC0415
+
+        watch_method(stretches, MegatronGRPOTrainer, "_generate_and_score_completions", "prepare")
+    else:
+        from swift.rlhf_trainers.rollout_mixin import RolloutTrainerMixin  # noqa: PLC0415
+
+        watch_method(stretches, RolloutTrainerMixin, "_generate_completions", "rollout")
+
+
 def watch_phases(path: str) -> None:
     from swift.rlhf_trainers import utils  # noqa: PLC0415
 
-    timed, stretches = utils.profiling_context, Stretches(path)
+    timed, stretches = utils.profiling_context, Stretches(path, "update")
     watch_files(stretches)
+    watch_untimed(stretches)
 
     @contextlib.contextmanager
     def watched(trainer: Any, name: str) -> Iterator[None]:
-        phase = stretches.phase(PHASES[name]) if name in PHASES else contextlib.nullcontext()
-        with phase, timed(trainer, name):
+        phase = PHASES.get(name)
+        if phase == "logps" and "prepare" not in stretches.inside:
+            phase = None  # swift rlhf calls the same method for the loss, which is the update
+        with stretches.phase(phase) if phase else contextlib.nullcontext(), timed(trainer, name):
             yield
 
     utils.profiling_context = watched
@@ -130,8 +152,17 @@ def watch_phases(path: str) -> None:
             names["profiling_context"] = watched
 
 
+def watch_steps(path: str) -> None:
+    """Every step of SFT; swift megatron/trainers/base.py:991."""
+    from swift.megatron.trainers.base import BaseMegatronTrainer  # noqa: PLC0415
+
+    watch_method(Stretches(path, "rest"), BaseMegatronTrainer, "train_step", "step")
+
+
 if "MEMORY_SAMPLES" in os.environ and "LOCAL_RANK" in os.environ:
     base, rank = os.environ["MEMORY_SAMPLES"], os.environ["LOCAL_RANK"]
     threading.Thread(target=sample, args=(f"{base}.{rank}",), daemon=True).start()
     if "--rlhf_type" in sys.argv:
         watch_phases(f"{base}.phases.{rank}")
+    elif "swift.megatron" in sys.modules:
+        watch_steps(f"{base}.phases.{rank}")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    """The complete lines of a file; of one that is not there, none."""
+    text = path.read_text() if path.is_file() else ""
+    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
 
 def allocator(samples: Path, phases: Path) -> dict[str, Any]:
@@ -16,7 +19,7 @@ def allocator(samples: Path, phases: Path) -> dict[str, Any]:
     rows = lines_of(samples)
     if not rows:
         return {}
-    cut = lines_of(phases) if phases.is_file() else []
+    cut = lines_of(phases)
     peaks = {name: max(r["peak"] for r in cut if r["phase"] == name) for name in {r["phase"] for r in cut}}
     half = rows[len(rows) // 2 :]
     return {
@@ -29,17 +32,33 @@ def allocator(samples: Path, phases: Path) -> dict[str, Any]:
     }
 
 
-def seconds_per_step(phases: Path) -> dict[str, float]:
-    """Mean seconds of each phase over the steps but the first and the last, and how many these are."""
+def seconds_by_phase(phases: Path) -> list[dict[str, float]]:
+    """Seconds of each phase from one weight sync to the next, on one rank: of one rollout and its steps. What
+    comes before the first and after the last sync is left out."""
     rows = lines_of(phases)
     starts = [place for place, row in enumerate(rows) if row["phase"] == "sync"]
-    if len(starts) < 3:
-        return {}
-    held = rows[starts[1] : starts[-1]]
-    steps = len(starts) - 2
-    names = sorted({row["phase"] for row in held})
-    split = {name: sum(r["seconds"] for r in held if r["phase"] == name) / steps for name in names}
-    return {"steps": steps, **{name: round(value, 3) for name, value in split.items()}}
+    found = []
+    for first, end in itertools.pairwise(starts):
+        split: dict[str, float] = {}
+        for row in rows[first:end]:
+            split[row["phase"]] = round(split.get(row["phase"], 0.0) + row["seconds"], 4)
+        found.append(split)
+    return found
+
+
+def seconds_per_step(phases: Path, steps_per_generation: int = 1) -> dict[str, float]:
+    """Mean seconds of each phase over the steps but those of the first and the last rollout, and how many
+    these are."""
+    held = seconds_by_phase(phases)[1:]
+    steps = len(held) * steps_per_generation
+    names = sorted({name for split in held for name in split})
+    split = {name: round(sum(each.get(name, 0.0) for each in held) / steps, 3) for name in names}
+    return {"steps": steps, **split} if steps else {}
+
+
+def step_seconds(phases: Path) -> list[float]:
+    """Seconds of every step of SFT, on one rank."""
+    return [row["seconds"] for row in lines_of(phases) if row["phase"] == "step"]
 
 
 def times(phases: Path, started: float) -> dict[str, float]:

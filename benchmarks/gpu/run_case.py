@@ -4,10 +4,11 @@ The command lines are the workflow's own (grpoflow.commands); the prediction is 
 long as the configuration allows, so that measured and predicted tokens agree (`rows: mixed`: of 5 different
 lengths). RESULT.json holds versions, GPU, seed, the metrics of every step and when it was logged, the
 predicted items, the peaks of the CUDA allocator, of the driver and of host memory, the seconds of every
-phase, of bring-up and of saving, the size of the checkpoints, and what vLLM says when it starts. It is
-written also when a program fails or the time is up. The GPUs are those of CUDA_VISIBLE_DEVICES; in server
-mode the first are the server's. `until: N` ends a run when N steps were logged; with `resume: true` it is
-then started again from its checkpoint until it logged one step more.
+phase, of bring-up and of saving, the size of the checkpoints, what vLLM says when it starts, and whether
+anything else was on the GPUs. It is written also when a program fails or the time is up. The GPUs are those
+of CUDA_VISIBLE_DEVICES; in server mode the first are the server's. `until: N` ends a run when N steps were
+logged; with `resume: true` it is then started again from its checkpoint until it logged one step more;
+`cold: true` gives it a Triton cache of its own, which is empty.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from grpoflow.launch.health import is_healthy
 from grpoflow.launch.ports import port_block
 from grpoflow.metrics import LogFollower
 from grpoflow.plan.inputs import parallel_of, sft_parallel_of
-from read_case import allocator, checkpoints, seconds_per_step, times
+from read_case import allocator, checkpoints, seconds_by_phase, seconds_per_step, step_seconds, times
 
 PACKAGES = (
     *("torch", "triton", "transformers", "ms-swift", "megatron-core", "mcore-bridge", "transformer-engine"),
@@ -57,30 +58,65 @@ ENGINE = re.compile(
 )
 
 
-def write_rows(model: Path, out: Path, lengths: list[int], *, answered: bool) -> None:
-    """Rows of at least 98 % of the given lengths, in tokens."""
+def write_rows(model: Path, out: Path, lengths: list[int], *, answered: bool) -> list[int]:
+    """Rows of at least 98 % of the given lengths, in tokens; returns what the first MIXED of them have with
+    the tokenizer's own chat template."""
     from transformers import AutoTokenizer  # noqa: PLC0415 - slow
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     words = tokenizer(WORDS, add_special_tokens=False).input_ids
+    counted = []
     with out.open("w") as rows:
         for number, length in enumerate(lengths):
             copies, rest = divmod(length - 40, len(words))
             text = WORDS * copies + tokenizer.decode(words[:rest])
             user = {"role": "user", "content": f"{number}" if answered else f"{number} {text}"}
             answer = [{"role": "assistant", "content": text}] if answered else []
-            rows.write(json.dumps({"messages": [user, *answer], "solution": "3"}) + "\n")
+            messages = [user, *answer]
+            rows.write(json.dumps({"messages": messages, "solution": "3"}) + "\n")
+            if number < MIXED:
+                shown = tokenizer.apply_chat_template(
+                    messages, tokenize=False, add_generation_prompt=not answered, enable_thinking=False
+                )
+                counted.append(len(tokenizer(shown, add_special_tokens=False).input_ids))
+    return counted
 
 
-def driver_memory(pids: set[int]) -> dict[int, int]:
-    """MiB per GPU that the driver counts for these processes."""
-    found: dict[int, int] = {}
+Used = list[tuple[int, int, int]]
+"""GPU, process and MiB of everything that computes on the GPUs of the machine, as the driver counts."""
+
+
+def used_gpus() -> Used:
+    found = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-            if process.pid in pids:
-                found[index] = found.get(index, 0) + ((process.usedGpuMemory or 0) >> 20)
+            found.append((index, process.pid, (process.usedGpuMemory or 0) >> 20))
     return found
+
+
+def driver_memory(used: Used, pids: set[int]) -> dict[int, int]:
+    """MiB per GPU of these processes."""
+    found: dict[int, int] = {}
+    for gpu, pid, mib in used:
+        if pid in pids:
+            found[gpu] = found.get(gpu, 0) + mib
+    return found
+
+
+def strangers(used: Used, pids: set[int], gpus: list[str]) -> int:
+    """How many processes on these GPUs are none of ours and still there."""
+    others = {pid for gpu, pid, _ in used if str(gpu) in gpus and pid not in pids}
+    return sum(Path(f"/proc/{pid}").is_dir() for pid in others)
+
+
+def machine() -> dict[str, Any]:
+    """Which machine this is (speeds are compared on one alone), and MiB in use on its GPUs before a case."""
+    gpus = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    return {
+        "machine": sorted(str(pynvml.nvmlDeviceGetUUID(gpu)) for gpu in gpus),
+        "used_before_mib": [pynvml.nvmlDeviceGetMemoryInfo(gpu).used >> 20 for gpu in gpus],
+    }
 
 
 def members(pid: int) -> set[int]:
@@ -126,8 +162,11 @@ class Programs:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", every).split(",")[: case["gpus"]]
         serves = case["command"] == "grpo" and config.rollout.mode == "server"
         served = (config.rollout.gpus or 1) if serves else 0
-        self.server_gpus, self.trainer_gpus = visible[:served], visible[served:]
+        self.gpus, self.server_gpus, self.trainer_gpus = visible, visible[:served], visible[served:]
+        self.row_tokens: list[int] | None = None
         self.argv, self.env = self._trainer(case, resume_from)
+        if case.get("cold"):
+            self.env["TRITON_CACHE_DIR"] = str(work / "triton")
         self.replicas = max(1, served // config.rollout.tensor_parallel_size)
 
     def _trainer(self, case: predict.Case, resume_from: Path | None) -> tuple[list[str], dict[str, str]]:
@@ -137,12 +176,13 @@ class Programs:
             longest = config.sft.max_length
             mixed = [longest * (place + 1) // MIXED - 60 for place in range(MIXED)]
             lengths = mixed if case.get("rows") == "mixed" else [longest] * ROWS
-            write_rows(self.model, self.rows, lengths, answered=True)
+            self.row_tokens = write_rows(self.model, self.rows, lengths, answered=True)
             parallel = sft_parallel_of(config, ranks.world_size)
             command = sft(config, self.rows, self.work / "output", ranks, parallel)
             argv = ["--dataset" if word == "--cached_dataset" else word for word in command.argv]
         else:
-            write_rows(self.model, self.rows, [config.data.max_length] * ROWS, answered=False)
+            lengths = [config.data.max_length] * ROWS
+            self.row_tokens = write_rows(self.model, self.rows, lengths, answered=False)
             paths = TrainPaths(self.model, None, self.rows, self.work / "output", resume_from)
             servers = [Server("127.0.0.1", self.ports + 1, self.ports + 2)] if self.server_gpus else []
             command = train(config, paths, ranks, parallel_of(config, ranks.world_size), servers)
@@ -215,7 +255,7 @@ def follow(programs: Programs, seconds: float, until: int | None = None) -> dict
     running.append(trainer)
     steps: list[dict[str, Any]] = []
     peaks: list[dict[int, int]] = [{} for _ in running]
-    slow, host_peak, reached = 0.0, host, False
+    slow, host_peak, reached, others = 0.0, host, False, 0
     while trainer.poll() is None and not reached and time.time() - started < seconds:
         time.sleep(0.1)
         if log.is_file():
@@ -227,16 +267,18 @@ def follow(programs: Programs, seconds: float, until: int | None = None) -> dict
         host_peak = max(host_peak, host_memory_mib())
         if server and ready is None and is_healthy("127.0.0.1", port):
             ready = round(time.time() - started, 1)
-        for program, peak in zip(running, peaks, strict=True):
-            for gpu, used in driver_memory(members(program.pid)).items():
-                peak[gpu] = max(peak.get(gpu, 0), used)
+        used, ours = used_gpus(), [members(program.pid) for program in running]
+        others = max(others, strangers(used, set().union(*ours), programs.gpus))
+        for pids, peak in zip(ours, peaks, strict=True):
+            for gpu, mib in driver_memory(used, pids).items():
+                peak[gpu] = max(peak.get(gpu, 0), mib)
     rc = 0 if reached else trainer.poll()
     for program in running:
         end(program)
     if log.is_file():
         steps += [row | {"seen": round(time.time() - started, 2)} for row in follower.read()]
     facts = {"rc": -9 if rc is None else rc, "seconds": round(time.time() - started, 1), "steps": steps}
-    facts["driver_peak_mib"] = peaks[-1]
+    facts |= {"driver_peak_mib": peaks[-1], "other_processes": others}
     facts["host_memory_mib"] = {"before": host, "peak": host_peak}
     if server:
         facts |= {"server_ready": ready, "server_driver_peak_mib": peaks[0]}
@@ -265,10 +307,12 @@ def main(prefix: Path, name: str, result: Path, seconds: float) -> int:
     programs = Programs(case, config, work)
     ranks, engine = predict.plan_of(case, config)
     pynvml.nvmlInit()
+    before = machine()
     seen = follow(programs, seconds, case.get("until"))
     after_first = [row["seen"] for row in seen["steps"][1:]]
     gaps = [late - early for early, late in itertools.pairwise(after_first)]
     files = [(programs.samples(rank), programs.phases(rank)) for rank in range(len(programs.trainer_gpus))]
+    phases = programs.phases(0)
     facts: dict[str, Any] = {
         "case": name,
         **{key: case[key] for key in ("command", "shape", "gpus")},
@@ -286,10 +330,14 @@ def main(prefix: Path, name: str, result: Path, seconds: float) -> int:
             for rank in ranks
         ],
         "predicted_kv_tokens": engine and engine.kv_tokens,
+        "row_tokens": programs.row_tokens,
         "model_seconds": made,
+        **before,
         **seen,
         "seconds_per_step": {"median": round(statistics.median(gaps), 3) if gaps else None}
-        | (seconds_per_step(files[0][1]) if files[0][1].is_file() else {}),
+        | seconds_per_step(phases, config.trainer.steps_per_generation),
+        "seconds_by_phase": seconds_by_phase(phases),
+        "step_seconds": step_seconds(phases),
         "allocator": [allocator(samples, phases) for samples, phases in files if samples.is_file()],
         "checkpoints": checkpoints(work / "output"),
         "engine": engine_says([work / "first.log", work / "first.server.log"]),

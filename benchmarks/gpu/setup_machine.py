@@ -1,6 +1,6 @@
 """Make the environment of the bundle on a GPU machine.
 
-    python3 setup_machine.py PREFIX BUNDLE [BUNDLE ...]
+    python3 setup_machine.py PREFIX BUNDLE [BUNDLE ...]    # a directory of parts, or a part
 
 PREFIX becomes a virtual environment on top of the machine's own Python 3.12 (which holds torch 2.11.0+cu130
 and Triton): the parts of the bundle first, the machine's packages behind them. PREFIX/bin has `python`,
@@ -39,7 +39,7 @@ ENVIRONMENT = {
 def unpack(prefix: Path, bundles: list[Path]) -> None:
     """Unpack all parts side by side."""
     site = site_packages(prefix)
-    parts = [part for bundle in bundles for part in sorted(bundle.glob("*.tar.xz"))]
+    parts = [part for bundle in bundles for part in sorted(bundle.glob("*.tar.xz")) or [bundle]]
     running = [subprocess.Popen(["tar", "-xJf", str(part), "-C", str(site)]) for part in parts]
     if failed := [part.name for part, tar in zip(parts, running, strict=True) if tar.wait()]:
         raise SystemExit(f"tar failed on {', '.join(failed)}")

@@ -25,8 +25,20 @@ RESULTS = HERE / "results"
 PAGE = HERE.parents[1] / "docs" / "measurements.md"
 GIB = 2**30
 FILLED = 0.98  # least share of data.max_length that the rows of run_case.py fill
-EIGHT = "eight-"
-"""How the names of the cases of eight GPUs begin: they have tables of their own."""
+EIGHT, SPEED, FLA = KINDS = ("eight-", "speed-", "fla-")
+"""How the names of the cases begin that have tables of their own: eight GPUs, speed, versions of fla."""
+COMPARED = {
+    "Megatron against `swift rlhf`": ("speed-colocate", "speed-zero3", "speed-zero2", "speed-ddp"),
+    "Server against colocate": ("speed-colocate", "speed-server"),
+    "CUDA graphs in vLLM": ("speed-server", "speed-server-graphs"),
+    "Packed rows": ("speed-colocate", "speed-colocate-packed"),
+    "Steps of one rollout": ("speed-colocate", "speed-colocate-2-steps", "speed-colocate-4-steps"),
+    "Mixture of experts": ("speed-moe-ep2", "speed-moe-zero3"),
+}
+"""Cases of speed by what they compare; the first of each is what the others are compared with."""
+VERSIONS = ("fla-0.4.2", "fla-0.4.1", "fla-none")
+OPTIONAL = ("fla-core", "deepspeed")
+"""Packages that not every environment has."""
 REACHED_THE_PEAK = {
     "sft-4b-full": "NaN in the gradient of the second step",
     "sft-moe": "time was up in the first backward pass",
@@ -50,10 +62,10 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def cases(*, eight: bool = False) -> list[dict[str, Any]]:
-    """Results of the cases of one and two GPUs, or of those of eight."""
+def cases(kind: str = "") -> list[dict[str, Any]]:
+    """Results of the cases of a kind, or of those of none: they are about memory."""
     paths = sorted((RESULTS / "cases").glob("*.json"))
-    return [read(path) for path in paths if path.name.startswith(EIGHT) == eight]
+    return [read(p) for p in paths if (p.name.startswith(kind) if kind else not p.name.startswith(KINDS))]
 
 
 def ran(case: dict[str, Any]) -> bool:
@@ -158,22 +170,36 @@ def ranks_row(case: dict[str, Any]) -> Row:
 def tokens_per_step(case: dict[str, Any], config: Config) -> float:
     """Tokens of prompts and completions of a step."""
     lengths = [step["completions/mean_length"] for step in case["steps"]]
-    mean = FILLED * config.data.max_length + sum(lengths) / len(lengths)
-    return float(config.trainer.global_batch_size * mean)
+    known = case.get("row_tokens")
+    prompt = sum(known) / len(known) if known else FILLED * config.data.max_length
+    return float(config.trainer.global_batch_size * (prompt + sum(lengths) / len(lengths)))
+
+
+def step_of(case: dict[str, Any]) -> float:
+    """Seconds of a step: what is done once or seldom is no part of it."""
+    other = ("steps", "median", "load", "save", "export")
+    return float(sum(seconds for name, seconds in case["seconds_per_step"].items() if name not in other))
+
+
+def timed(case: dict[str, Any]) -> bool:
+    """Whether a case came far enough for the seconds of a step."""
+    return "update" in case["seconds_per_step"] and bool(case["steps"])
+
+
+PHASES = ("sync", "rollout", "logps", "update")
+SPEED_HEAD = ["case", "steps", "sync", "rollout", "log-probabilities", "update", "rest", "step"]
+SPEED_HEAD += ["tokens/s/GPU", "MFU of the update"]
 
 
 def speed_row(case: dict[str, Any]) -> Row:
     """Seconds of a step by phase, tokens per second and GPU of the whole step, and the share of the BF16 peak
     of the trainer's GPUs that the update reaches. Recomputation does not count."""
-    split = case["seconds_per_step"]
-    phases = ("sync", "rollout", "logps", "update")
-    if "update" not in split or not case["steps"]:
-        return [case["case"], "0", *["not taken"] * (len(phases) + 3)]
+    if not timed(case):
+        return [case["case"], "0", *["not taken"] * (len(SPEED_HEAD) - 2)]
+    split, whole = case["seconds_per_step"], step_of(case)
     with configuration_of_result(case) as config:
         tokens = tokens_per_step(case, config)
         gpu, trainer = gpu_named(config.cluster.gpu), config.trainer
-    other = ("steps", "median", "load", "save", "export")
-    whole = sum(seconds for name, seconds in split.items() if name not in other)
     length = int(tokens / trainer.global_batch_size)
     flops = flops_per_token(Architecture.from_config(case["model_config"]))
     work = tokens * flops.train(length, frozen=trainer.tuner == "lora")
@@ -181,7 +207,8 @@ def speed_row(case: dict[str, Any]) -> Row:
     return [
         case["case"],
         str(split["steps"]),
-        *(f"{split[name]:.1f}" if name in split else "none" for name in phases),
+        *(f"{split[name]:.1f}" if name in split else "none" for name in PHASES),
+        f"{whole - sum(split.get(name, 0.0) for name in PHASES):.1f}",
         f"{whole:.1f}",
         f"{tokens / whole / case['gpus']:,.0f}",
         f"{work / split['update'] / peak:.1%}",
@@ -211,27 +238,113 @@ def files_row(case: dict[str, Any]) -> Row:
 
 def eight() -> str:
     """The tables of the cases of eight GPUs."""
-    found = cases(eight=True)
+    found = cases(EIGHT)
     if not found:
         return "Not taken."
     memory_head = ["case", "predicted", "allocator, all ranks", "reserved", "driver"]
     memory_head += ["host predicted", "host more than before"]
-    speed_head = ["case", "steps", "sync", "rollout", "log-probabilities", "update", "step"]
-    speed_head += ["tokens/s/GPU", "MFU of the update"]
     files_head = ["case", "model", "bring-up", "loading", "first sync", "sync", "checkpoint predicted"]
     files_head += ["weights + rest", "save", "of it export", "resume: bring-up", "loading"]
-    ended = [f"`{case['case']}`: exit code {case['rc']}, {len(case['steps'])} steps" for case in found]
     return "\n\n".join(
         [
             "GiB:",
             table(memory_head, [ranks_row(case) for case in found]),
             "Seconds of a step, without the first and the last:",
-            table(speed_head, [speed_row(case) for case in found]),
+            table(SPEED_HEAD, [speed_row(case) for case in found]),
             "Seconds, and GiB of the checkpoint:",
             table(files_head, [files_row(case) for case in found]),
-            "; ".join(ended) + ".",
+            ended(found),
         ]
     )
+
+
+# --- speed ---
+
+
+def times_of(mine: float, first: float, case: dict[str, Any], other: dict[str, Any]) -> str:
+    """Seconds divided by those of the first row: above 1 is slower. Only of runs on one machine that had its
+    GPUs for themselves."""
+    if case["other_processes"] or other["other_processes"]:
+        return "not alone"
+    return f"{mine / first:.2f}" if case["machine"] == other["machine"] else "another machine"
+
+
+def compared_row(name: str, first: str, found: dict[str, dict[str, Any]]) -> Row:
+    """A row of speed, and its step and update against those of the first row of its table."""
+    if name not in found:
+        return [name, "not taken", *[""] * len(SPEED_HEAD)]
+    case, other = found[name], found.get(first)
+    row = speed_row(case)
+    if other is None or not timed(case) or not timed(other):
+        return [*row, "not taken", "not taken"]
+    updates = [result["seconds_per_step"]["update"] for result in (case, other)]
+    return [
+        *row,
+        times_of(step_of(case), step_of(other), case, other),
+        times_of(updates[0], updates[1], case, other),
+    ]
+
+
+FLA_HEAD = ["case", "fla-core", "first step", "first pass", "later pass", "tokens/s, later", "MFU, later"]
+FLA_HEAD += ["first pass over first row", "later pass over first row"]
+
+
+def passes(case: dict[str, Any]) -> tuple[float, float] | None:
+    """Seconds of the first pass over the rows, and the mean of the later ones that are complete."""
+    rows, seconds = len(case["row_tokens"]), case["step_seconds"]
+    whole = [sum(seconds[place : place + rows]) for place in range(0, len(seconds) - rows + 1, rows)]
+    return (whole[0], sum(whole[1:]) / (len(whole) - 1)) if len(whole) > 1 else None
+
+
+def fla_row(name: str, found: dict[str, dict[str, Any]]) -> Row:
+    """Seconds of the passes of a case of fla, rate and MFU of the later ones, and the passes over those of
+    the first row."""
+    case, other = found.get(name), found.get(VERSIONS[0])
+    took = passes(case) if case else None
+    if case is None or took is None:
+        return [name, "not taken", *[""] * (len(FLA_HEAD) - 2)]
+    with configuration_of_result(case) as config:
+        gpu = gpu_named(config.cluster.gpu)
+    flops = flops_per_token(Architecture.from_config(case["model_config"]))
+    work = sum(tokens * flops.train(tokens) for tokens in case["row_tokens"])
+    row = [
+        name,
+        case["versions"].get("fla-core", "none"),
+        f"{case['step_seconds'][0]:.1f}",
+        *(f"{seconds:.2f}" for seconds in took),
+        f"{sum(case['row_tokens']) / took[1]:,.0f}",
+        f"{work / took[1] / gpu.bf16_flops:.1%}",
+    ]
+    base = passes(other) if other else None
+    if other is None or base is None:
+        return [*row, "not taken", "not taken"]
+    return [*row, *(times_of(mine, first, case, other) for mine, first in zip(took, base, strict=True))]
+
+
+def speed() -> str:
+    """The tables of the cases of speed and of fla; what has no result is a row all the same."""
+    taken = cases(SPEED) + cases(FLA)
+    found = {case["case"]: case for case in taken}
+    head = [*SPEED_HEAD, "step over first row", "update over first row"]
+    parts = []
+    for title, names in COMPARED.items():
+        rows = [compared_row(name, names[0], found) for name in names]
+        parts += [f"{title}:", table(head, rows)]
+    versions = table(FLA_HEAD, [fla_row(name, found) for name in VERSIONS])
+    parts += ["Versions of fla in Megatron SFT, 5 rows of different lengths in each pass:", versions]
+    if taken:
+        parts += [software(taken[0]), ended(taken)]
+    return "\n\n".join(parts)
+
+
+def ended(found: list[dict[str, Any]]) -> str:
+    """How the runs ended, and which optional packages they had."""
+    lines = []
+    for case in found:
+        versions = [f"{name} {case['versions'][name]}" for name in OPTIONAL if name in case["versions"]]
+        steps = f"exit code {case['rc']}, {len(case['steps'])} steps"
+        lines.append(f"`{case['case']}`: {', '.join([steps, *versions])}")
+    return "; ".join(lines) + "."
 
 
 def failed() -> str:
@@ -247,7 +360,10 @@ def machine() -> str:
     done = [case for case in cases() if ran(case)]
     if not done:
         return ""
-    case = done[0]
+    return software(done[0])
+
+
+def software(case: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in case["versions"].items())
     return f"{case['gpu']}, driver {case['driver']}; {versions}."
 
@@ -338,6 +454,7 @@ def page() -> str:
         "queue": queue(),
         "stages": "\n\n".join(f"`{dag['experiment']}`:\n\n{stage_table(dag)}" for dag in dags()),
         "memory": memory(),
+        "speed": speed(),
         "eight": eight(),
         "failed": failed(),
     }

@@ -1,7 +1,7 @@
 """docs/measurements.md is what benchmarks/gpu/tables.py makes of the results; configurations are legal."""
 
 import json
-import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -66,9 +66,11 @@ def test_configurations_are_legal(overlays: tuple[str, ...]) -> None:
 
 
 def written(name: str, directory: Path) -> tuple[dict[str, Any], Path]:
-    """A case, and its model directory with nothing but config.json."""
+    """A case, and its model directory with nothing but config.json, tied as make_model.py writes it."""
     case = predict.cases()[name]
-    (directory / "config.json").write_text(predict.shape_file(case["shape"]).read_text())
+    shape = json.loads(predict.shape_file(case["shape"]).read_text())
+    shape["text_config"]["tie_word_embeddings"] = shape["tie_word_embeddings"]
+    (directory / "config.json").write_text(json.dumps(shape))
     return case, directory
 
 
@@ -109,9 +111,71 @@ def test_cases_of_eight_gpus_pass_and_fit(
     assert weights + storage.per_checkpoint < 0.9 * DISK
 
 
+def listed(name: str) -> list[list[str]]:
+    """The lines of a list of run_cases.sh: case, seconds, and the suffix of its environment if it has one."""
+    return [line.split() for line in (GPU / name).read_text().splitlines()]
+
+
 def test_eight_gpus_are_run_in_the_order_of_the_cases() -> None:
-    script = (GPU / "eight.sh").read_text()
-    assert re.findall(r"^ *(eight-[a-z0-9-]+) +[0-9]+$", script, re.M) == EIGHT
+    assert [line[0] for line in listed("eight.list")] == EIGHT
+
+
+SPEED = [name for name in predict.cases() if name.startswith((tables.SPEED, tables.FLA))]
+
+
+def test_every_case_of_speed_is_listed_and_has_a_row() -> None:
+    assert sorted(line[0] for line in listed("speed.list")) == sorted(SPEED)
+    compared = {name for names in tables.COMPARED.values() for name in names}
+    assert compared | set(tables.VERSIONS) == set(SPEED)
+
+
+def test_cases_of_speed_have_the_environment_that_they_need() -> None:
+    for name, _, *suffix in listed("speed.list"):
+        case = predict.cases()[name]["config"]
+        versions = {"fla-0.4.1": ["fla041"], "fla-none": ["nofla"]}
+        sharded = ["deepspeed"] if "deepspeed" in case.get("trainer", {}) else []
+        assert suffix == versions.get(name, sharded)
+
+
+@pytest.mark.parametrize("name", SPEED)
+def test_cases_of_speed_pass_and_fit(name: str, tmp_path: Path) -> None:
+    case, model = written(name, tmp_path)
+    file = tmp_path / "case.yaml"
+    file.write_text(yaml.safe_dump(predict.raw_configuration(case, model)))
+    assert cli(["preflight", str(file)]) == 0
+    config = predict.configuration(case, model)
+    ranks, engine = predict.plan_of(case, config)
+    peaks = [rank.peak for rank in (*ranks, *([engine.rank] if engine else []))]
+    assert max(peaks) < 0.9 * GPU_MEMORY
+    assert host_bytes_per_node(ranks, case["gpus"]) < 0.8 * 256 * GIB
+    if case["command"] == "grpo":
+        # the run is ended before it saves, and after at least one rollout between the first and the last
+        steps, per_rollout = case["until"], config.trainer.steps_per_generation
+        assert 2 * per_rollout < steps < config.trainer.train_steps
+
+
+def test_cases_are_run_once_in_the_environment_of_their_line(tmp_path: Path) -> None:
+    for suffix in ("", "-other"):
+        prefix = tmp_path / f"env{suffix}"
+        (prefix / "bin").mkdir(parents=True)
+        (prefix / "activate.sh").write_text("")
+        (prefix / "machine.yaml").write_text("{}")
+        python = prefix / "bin/python"
+        # run_case.py PREFIX CASE RESULT SECONDS
+        python.write_text(f'#!/bin/sh\necho "env{suffix} $5" > "$4"\n')
+        python.chmod(0o755)
+    cases = tmp_path / "some.list"
+    cases.write_text("one 10\ntwo 20 other\nthree 30 missing\nfour 40\nfive 50\n")
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "one.json").write_text("there before")
+    script = [str(GPU / "run_cases.sh"), str(tmp_path / "env"), str(results), str(cases)]
+    subprocess.run([*script, "one", "two", "three", "four"], check=False, cwd=tmp_path)
+    made = {path.stem: path.read_text().strip() for path in results.glob("*.json")}
+    assert made == {"one": "there before", "two": "env-other 20", "four": "env 40"}
+    assert "three left out" in (results / "some.log").read_text()
+    subprocess.run(script, check=False, cwd=tmp_path)
+    assert (results / "five.json").read_text() == "env 50\n"
 
 
 def test_null_takes_an_argument_away(tmp_path: Path) -> None:
@@ -175,6 +239,28 @@ def test_saving_is_no_part_of_a_step(recorded: dict[str, Any]) -> None:
     assert tables.speed_row(saved) == tables.speed_row(recorded)
 
 
+def test_seconds_of_every_rollout_and_of_a_step_of_several(tmp_path: Path) -> None:
+    """Three rollouts, of which one is between the first and the last sync; two steps of each."""
+    log = tmp_path / "phases"
+    stretches = [("update", 50.0)]
+    for number in (1.0, 2.0, 3.0):
+        stretches += [("sync", number), ("rollout", 10 * number), ("update", 3 * number), ("update", number)]
+    log.write_text("".join(json.dumps({"phase": name, "seconds": s}) + "\n" for name, s in stretches))
+    assert read_case.seconds_by_phase(log) == [
+        {"sync": 1.0, "rollout": 10.0, "update": 4.0},
+        {"sync": 2.0, "rollout": 20.0, "update": 8.0},
+    ]
+    assert read_case.seconds_per_step(log, 2) == {"steps": 2, "sync": 1.0, "rollout": 10.0, "update": 4.0}
+
+
+def test_seconds_of_every_step_of_sft(tmp_path: Path) -> None:
+    log = tmp_path / "phases"
+    rows = [("rest", 9.0), ("step", 160.0), ("rest", 0.1), ("step", 0.5), ("rest", 0.1)]
+    log.write_text("".join(json.dumps({"phase": name, "seconds": s}) + "\n" for name, s in rows))
+    assert read_case.step_seconds(log) == [160.0, 0.5]
+    assert read_case.step_seconds(tmp_path / "absent") == []
+
+
 def test_a_run_that_never_synced_has_no_bring_up(tmp_path: Path) -> None:
     log = tmp_path / "phases"
     log.write_text('{"phase": "load", "begun": 1.0, "seconds": 2.5}\n')
@@ -206,11 +292,11 @@ def recorded() -> dict[str, Any]:
 def test_speed_of_a_recorded_run(recorded: dict[str, Any]) -> None:
     """32 x (0.98 x 1792 + 251) tokens in 1.554 + 0.002 + 11.984 + 0.153 + 3.705 s on two GPUs."""
     row = tables.speed_row(recorded)
-    assert row[:7] == ["grpo-0.8b-server", "2", "0.2", "12.0", "1.6", "3.7", "17.4"]
-    assert float(row[7].replace(",", "")) == pytest.approx(32 * 2007 / 17.398 / 2, rel=0.01)
+    assert row[:8] == ["grpo-0.8b-server", "2", "0.2", "12.0", "1.6", "3.7", "0.0", "17.4"]
+    assert float(row[8].replace(",", "")) == pytest.approx(32 * 2007 / 17.398 / 2, rel=0.01)
     # 6 x 0.75 B parameters of text and the output layer, at the least
     tokens_per_second = 32 * 2007 / 3.705
-    assert float(row[8].rstrip("%")) / 100 == pytest.approx(
+    assert float(row[9].rstrip("%")) / 100 == pytest.approx(
         6.2 * 0.75e9 * tokens_per_second / 989.4e12, rel=0.15
     )
 
@@ -230,3 +316,113 @@ def test_what_a_run_did_not_reach_is_not_taken(recorded: dict[str, Any]) -> None
     assert set(tables.speed_row(recorded)[2:]) == {"not taken"}
     assert set(tables.files_row(recorded)[7:]) == {"not taken"}
     assert set(tables.ranks_row(recorded)[2:]) == {"not taken"}
+
+
+# --- comparisons of speed ---
+
+
+def result(name: str, **facts: Any) -> dict[str, Any]:
+    """What run_case.py writes of a case, as far as the tables of speed read it."""
+    case = predict.cases()[name]
+    shape = json.loads(predict.shape_file(case["shape"]).read_text())
+    return {
+        "case": name,
+        **{key: case[key] for key in ("command", "shape", "gpus")},
+        "overlay": case["config"],
+        "model_config": shape,
+        "rc": 0,
+        "steps": [{"completions/mean_length": 512.0}] * 5,
+        "row_tokens": [512] * 5,
+        "allocator": [{}] * case["gpus"],
+        "versions": {"torch": "2.11.0", "fla-core": "0.4.2"},
+        "gpu": "NVIDIA H200",
+        "driver": "1",
+        "machine": ["GPU-a", "GPU-b"],
+        "other_processes": 0,
+        **facts,
+    }
+
+
+def per_step(**seconds: float) -> dict[str, float | None]:
+    return {"median": None, "steps": 3, "save": 50.0, "reward": 0.5, **seconds}
+
+
+@pytest.fixture
+def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Write results; returns the rows of the speed section by their first cell, in the order of the page."""
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    (tmp_path / "cases").mkdir()
+
+    def rows_of(*results: dict[str, Any]) -> list[list[str]]:
+        for each in results:
+            (tmp_path / "cases" / f"{each['case']}.json").write_text(json.dumps(each))
+        lines = [line for line in tables.speed().splitlines() if line.startswith("|")]
+        return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+    return rows_of
+
+
+COLOCATE = result(
+    "speed-colocate",
+    seconds_per_step=per_step(sync=0.5, rollout=10.0, logps=1.0, update=4.0),
+)
+ZERO3 = result(
+    "speed-zero3",
+    seconds_per_step=per_step(sync=1.5, rollout=10.0, logps=2.0, update=8.0, prepare=2.0),
+)
+
+
+def test_speed_is_split_and_compared_with_the_first_row(taken: Any) -> None:
+    """16 s of a step against 24 s, 4 s of the update against 8; 128 x (512 + 512) tokens on two GPUs."""
+    rows = taken(COLOCATE, ZERO3)
+    head, megatron, zero3, zero2, ddp = rows[0], *rows[2:6]
+    assert megatron[:9] == ["speed-colocate", "3", "0.5", "10.0", "1.0", "4.0", "0.5", "16.0", "4,096"]
+    assert zero3[:9] == ["speed-zero3", "3", "1.5", "10.0", "2.0", "8.0", "2.5", "24.0", "2,731"]
+    assert (megatron[-2:], zero3[-2:]) == (["1.00", "1.00"], ["1.50", "2.00"])
+    assert head[-2:] == ["step over first row", "update over first row"]
+    mfu = [float(row[head.index("MFU of the update")].rstrip("%")) for row in (megatron, zero3)]
+    assert mfu[0] == pytest.approx(2 * mfu[1], rel=0.02)
+    assert mfu[0] / 100 == pytest.approx(6.2 * 0.75e9 * 128 * 1024 / 4 / 2 / 989.4e12, rel=0.15)
+    assert zero2 == ["speed-zero2", "not taken", *[""] * 10]
+    assert ddp[1] == "not taken"
+
+
+def test_every_row_of_speed_is_not_taken_without_results(taken: Any) -> None:
+    rows = [row for row in taken() if row[0] in SPEED]
+    assert {row[0] for row in rows} == set(SPEED)
+    assert all(row[1] == "not taken" and not any(row[2:]) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"machine": ["GPU-c", "GPU-d"]}, "another machine"),
+        ({"other_processes": 1}, "not alone"),
+        ({"seconds_per_step": {"median": None}}, "not taken"),
+    ],
+)
+def test_speed_of_other_conditions_is_not_compared(taken: Any, facts: dict[str, Any], why: str) -> None:
+    zero3 = taken(COLOCATE, ZERO3 | facts)[3]
+    assert zero3[-2:] == [why, why]
+
+
+def test_first_and_later_passes_of_fla(taken: Any) -> None:
+    """The first row is 0.4.2; 10,000 tokens in each pass of five rows."""
+    known = {"row_tokens": [1000, 1500, 2000, 2500, 3000]}
+    pinned = result("fla-0.4.2", step_seconds=[96.0, 1.0, 1.0, 1.0, 1.0] + [0.5] * 5 + [0.3] * 5, **known)
+    older = result("fla-0.4.1", step_seconds=[100.0, 25.0, 25.0, 25.0, 25.0] + [0.2] * 10 + [9.0], **known)
+    older["versions"] = {"fla-core": "0.4.1"}
+    short = result("fla-none", step_seconds=[5.0] * 9, **known)
+    rows = taken(pinned, older, short)[-3:]
+    assert rows[0][:6] == ["fla-0.4.2", "0.4.2", "96.0", "100.00", "2.00", "5,000"]
+    assert rows[1][:6] == ["fla-0.4.1", "0.4.1", "100.0", "200.00", "1.00", "10,000"]
+    assert [row[-2:] for row in rows[:2]] == [["1.00", "1.00"], ["2.00", "0.50"]]
+    assert rows[2][1] == "not taken"
+    mfu = [float(row[6].rstrip("%")) for row in rows[:2]]
+    assert mfu[1] == pytest.approx(2 * mfu[0], rel=0.02)
+
+
+def test_results_of_speed_are_no_rows_of_the_memory_table(taken: Any) -> None:
+    taken(COLOCATE)
+    assert tables.cases() == []
+    assert [case["case"] for case in tables.cases(tables.SPEED)] == ["speed-colocate"]

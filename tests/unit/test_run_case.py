@@ -1,6 +1,8 @@
 """benchmarks/gpu/run_case.py with stand-ins for the programs and the driver: what it writes of a run."""
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,6 +55,9 @@ def run_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         nvmlDeviceGetCount=lambda: 0,
         nvmlDeviceGetHandleByIndex=lambda index: index,
         nvmlDeviceGetName=lambda _: "NVIDIA H200",
+        nvmlDeviceGetUUID=lambda index: f"GPU-{index}",
+        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(used=3 << 20),
+        nvmlDeviceGetComputeRunningProcesses=lambda _: [],
         nvmlSystemGetDriverVersion=lambda: "1",
     )
     monkeypatch.setitem(sys.modules, "pynvml", driver)
@@ -78,7 +83,7 @@ def run_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     calls: list[tuple[str, list[str], list[str]]] = []
     monkeypatch.setattr(module.Programs, "start", start)
-    return SimpleNamespace(main=module.main, calls=calls)
+    return SimpleNamespace(main=module.main, calls=calls, module=module, driver=module.pynvml)
 
 
 def test_server_case_is_saved_resumed_and_written(run_case: Any, tmp_path: Path) -> None:
@@ -116,3 +121,36 @@ def test_result_is_written_when_the_time_is_up(run_case: Any, tmp_path: Path) ->
     assert found["rc"] == -9
     assert found["steps"]
     assert "resumed" not in found
+
+
+def test_what_else_computes_on_the_gpus_is_counted(
+    run_case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process, which is no part of the case, and one that has ended are on a GPU of the case; the parent
+    of this one is on a GPU that the case does not use."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    here = {7: [os.getpid(), ended.pid], 8: [os.getppid()]}
+    monkeypatch.setattr(run_case.driver, "nvmlDeviceGetCount", lambda: 9)
+    monkeypatch.setattr(
+        run_case.driver,
+        "nvmlDeviceGetComputeRunningProcesses",
+        lambda gpu: [SimpleNamespace(pid=pid, usedGpuMemory=5 << 20) for pid in here.get(gpu, [])],
+    )
+    result = tmp_path / "result.json"
+    assert run_case.main(tmp_path / "prefix", "eight-9b-server", result, 2) == 0
+    found = json.loads(result.read_text())
+    assert found["other_processes"] == 1
+    assert found["driver_peak_mib"] == {}
+    assert found["machine"] == [f"GPU-{index}" for index in range(9)]
+    assert found["used_before_mib"] == [3] * 9
+
+
+def test_a_cold_case_has_a_triton_cache_of_its_own(run_case: Any, tmp_path: Path) -> None:
+    predict = run_case.module.predict
+    for name in ("fla-0.4.1", "speed-colocate"):
+        case = predict.cases()[name]
+        config = predict.configuration(case, tmp_path / "resources/gpu/9b")
+        programs = run_case.module.Programs(case, config, tmp_path)
+        own = programs.env.get("TRITON_CACHE_DIR")
+        assert own == (str(tmp_path / "triton") if name == "fla-0.4.1" else None)
