@@ -91,6 +91,16 @@ def test_second_run_does_nothing(house: Path) -> None:
     assert output.count("up to date") == 2
 
 
+@pytest.mark.parametrize("broken", ["orchestrator", "cpu"])
+def test_all_fails_with_either(house: Path, broken: str) -> None:
+    """Both are made side by side."""
+    (house / ".envs").mkdir()
+    (house / f".envs/{broken}").symlink_to(house / "somebody-elses")
+    code, output = run(house, "all")
+    assert code == 1, output
+    assert f".envs/{broken} is a link" in output
+
+
 def test_changed_lock_makes_only_its_environment_anew(house: Path) -> None:
     run(house, "all")
     (house / "calls").unlink()

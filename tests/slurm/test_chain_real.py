@@ -39,7 +39,8 @@ def chain(module_cluster: ClusterClient, tmp_path_factory: pytest.TempPathFactor
         [
             ROOT / ".envs/orchestrator/bin/snakemake",
             *("--profile", "slurm", "--configfile", "config/config.yaml", "short.yaml"),
-            *("--slurm-init-seconds-before-status-checks", "14", "--latency-wait", "5"),
+            # looks after 8, 26, 54 and 92 s: most of the jobs take 20 to 50 s
+            *("--slurm-init-seconds-before-status-checks", "8", "--latency-wait", "5"),
             *("--set-resources", "train_grpo:slurm_partition=low"),
         ],
         cwd=path,
