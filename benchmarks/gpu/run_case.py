@@ -59,8 +59,8 @@ ENGINE = re.compile(
 
 
 def write_rows(model: Path, out: Path, lengths: list[int], *, answered: bool) -> list[int]:
-    """Rows that are at most 40 tokens shorter than the given lengths; returns the tokens of the first MIXED of
-    them with the tokenizer's own chat template, which may have six less than that of ms-swift."""
+    """Rows that are at most 40 tokens shorter than the given lengths; returns the tokens of the first MIXED
+    with the tokenizer's own chat template, which may have six less than that of ms-swift."""
     from transformers import AutoTokenizer  # noqa: PLC0415 - slow
 
     tokenizer = AutoTokenizer.from_pretrained(model)
