@@ -90,5 +90,11 @@ def test_gpu_lock_fits_what_ms_swift_allows() -> None:
 
 def test_source_packages_can_be_built_without_fetching() -> None:
     # scripts/setup installs the setuptools of the lock first and builds without isolation
-    for lock in LOCKS.values():
-        assert "setuptools" in entries(lock)
+    for name in ("orchestrator", "cpu"):
+        assert "setuptools" in entries(LOCKS[name])
+
+
+def test_what_builds_the_gpu_environment_is_not_changed_by_it() -> None:
+    locked = entries(LOCKS["gpu"])
+    for name, entry in entries(REPO / "envs/gpu/build.txt").items():
+        assert locked.get(name, entry) == entry

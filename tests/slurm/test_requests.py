@@ -1,0 +1,54 @@
+"""What the configuration needs arrives in Slurm: a job of a GPU stage as accounting has it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from cluster_client import ClusterClient
+
+pytestmark = pytest.mark.slurm
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("Snakefile", "workflow", "profiles", "slurm", "envs")
+
+
+def test_a_stage_asks_for_the_gpus_that_hold_the_model(module_cluster: ClusterClient, tmp_path: Path) -> None:
+    """The checkpoint is config.json alone, so the stage itself ends at once."""
+    for part in PARTS:
+        (tmp_path / part).symlink_to(ROOT / part)
+    (tmp_path / "model").mkdir()
+    source = ROOT / "tests/data/configs/qwen3.5-122B-A10B.json"
+    (tmp_path / "model/config.json").write_text(source.read_text())
+    mine = {
+        "model": {"path": "model"},
+        "data": {"train": "train.jsonl", "val": "val.jsonl"},
+        "rewards": {"functions": ["accuracy"]},
+        "cluster": {"environment": "none", "probe": False, "host_memory_gib": 20},
+    }
+    for name in ("train.jsonl", "val.jsonl"):
+        (tmp_path / name).write_text("{}\n")
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(mine))
+    recipe = ROOT / "config/recipes"
+    done = subprocess.run(
+        [
+            *(ROOT / ".envs/orchestrator/bin/snakemake", "--profile", "slurm", "--retries", "0"),
+            *("--configfile", ROOT / "config/clusters/a800-8x.yaml", recipe / "base.yaml"),
+            *(recipe / "122b-a10b-full-server-5n.yaml", "mine.yaml", "--until", "convert_to_mcore"),
+            *("--slurm-init-seconds-before-status-checks", "5", "--latency-wait", "1"),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, **module_cluster.env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    printed = done.stdout + done.stderr
+    assert "failed: model has no tokenizer_config.json" in printed, printed[-4000:]
+    table = module_cluster.run("sacct", "-X", "-n", "-P", "-o", "ReqTRES%100,WorkDir%500")
+    (asked,) = (line.split("|")[0] for line in table.splitlines() if line.endswith(str(tmp_path)))
+    found = dict(item.split("=") for item in asked.split(","))
+    assert (found["gres/gpu"], found["cpu"], found["mem"]) == ("8", "32", "19G")
