@@ -11,10 +11,7 @@ here=$(dirname "$0")
 files=(config/config.yaml "${overlays[@]}" "$prefix/machine.yaml")
 profile=(--profile profiles/local --cores 4)
 if [ "${PROFILE:-local}" = slurm ]; then
-  profile=(--profile slurm --slurm-init-seconds-before-status-checks 4 --latency-wait 5 --set-resources)
-  for ask in sft:2 convert_to_mcore:2 train_grpo:2 evaluate:2 export_hf:2; do
-    profile+=("${ask%:*}:gres='gpu:${ask#*:}'")
-  done
+  profile=(--profile slurm --slurm-init-seconds-before-status-checks 4 --latency-wait 5)
 fi
 chain() {
   date +"%s start"
