@@ -33,6 +33,8 @@ ONE = {"convert_to_mcore": "gpu:1", "export_hf": "gpu:1"}
             {"rollout": {"nodes": 0, "gpus": 2}, "trainer": {"gpus": 4}},
             {**ONE, "train_grpo": "gpu:6", "rollout_server": "gpu:6"},
         ),
+        ("35B-A3B", {"trainer": {"backend": "swift", "parallel": "auto"}}, ONE | {"export_hf": "gpu:2"}),
+        ("122B-A10B", {"trainer": {"tuner": "lora"}}, {"export_hf": "gpu:5"}),
         ("9B", {"cluster": {"device": "cpu"}}, dict.fromkeys(RULES, "")),
     ],
 )

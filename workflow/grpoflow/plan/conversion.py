@@ -43,13 +43,10 @@ def conversion_of(config: Config) -> Conversion:
     """
     if config.cluster.device != "cuda" or config.trainer.backend != "megatron":
         return ONE_PROCESS
-    try:
-        arch = architecture_of(config)
-    except (OSError, ArchitectureError):
+    arch = _known(config)
+    if arch is None:
         return ONE_PROCESS
-    per_node = config.cluster.gpus_per_node
-    room = SHARE * gpu_named(config.cluster.gpu).memory / DTYPE_BYTES[config.model.torch_dtype]
-    counts = count_parameters(arch)
+    per_node, room, counts = config.cluster.gpus_per_node, _room(config), count_parameters(arch)
     if counts.total <= room:
         return ONE_PROCESS
     fewest = math.ceil(counts.total / (room * per_node))
@@ -61,6 +58,29 @@ def conversion_of(config: Config) -> Conversion:
     raise ValueError(
         f"{counts.total:.3g} parameters: no legal split over up to {4 * fewest} nodes holds them"
     )
+
+
+def gpus_that_hold(config: Config) -> int:
+    """GPUs of one node over which the weights are spread to be run; the rest of them goes to the host.
+
+    Raises:
+        ValueError: the GPU is unknown.
+    """
+    arch = _known(config)
+    needed = math.ceil(count_parameters(arch).total / _room(config)) if arch else 1
+    return min(needed, config.cluster.gpus_per_node)
+
+
+def _known(config: Config) -> Architecture | None:
+    try:
+        return architecture_of(config)
+    except (OSError, ArchitectureError):
+        return None
+
+
+def _room(config: Config) -> float:
+    """Parameters that one GPU holds."""
+    return SHARE * gpu_named(config.cluster.gpu).memory / DTYPE_BYTES[config.model.torch_dtype]
 
 
 def converts_back(config: Config) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from grpoflow.config import Config
 from grpoflow.models.counts import count_parameters
-from grpoflow.plan.conversion import conversion_of
+from grpoflow.plan.conversion import conversion_of, converts_back, gpus_that_hold
 from grpoflow.plan.inference import inference_of
 from grpoflow.plan.inputs import DTYPE_BYTES, placement_of, sft_ranks_per_node
 from grpoflow.plan.memory import host_bytes_per_node
@@ -34,7 +34,9 @@ GPUS: Mapping[str, Callable[[Config], int]] = {
     "train_grpo": lambda config: placement_of(config).gpus_per_node,
     "evaluate": lambda config: inference_of(config).gpus_per_node,
     "benchmarks": lambda config: inference_of(config).gpus_per_node,
-    "export_hf": lambda config: conversion_of(config).nproc_per_node,
+    "export_hf": lambda config: (
+        conversion_of(config).nproc_per_node if converts_back(config) else gpus_that_hold(config)
+    ),
     "probe_nodes": lambda config: config.cluster.gpus_per_node,
 }
 """GPUs that the programs of a rule use on each of its nodes; the other rules use none."""
