@@ -13,7 +13,7 @@ from grpoflow.cli import main
 from grpoflow.launch.job import SubmissionFailed, sbatch_script
 from grpoflow.launch.run import RunDirectory
 from grpoflow.plan.inputs import placement_of
-from grpoflow.stages.allocation import profile_resources
+from grpoflow.stages.allocation import ProfileError, profile_resources
 from scene import ROOT, Scene, launch
 
 GOLDEN = ROOT / "tests/golden/sbatch"
@@ -113,6 +113,17 @@ def test_resources_of_a_profile(tmp_path: Path, text: str) -> None:
         "cpus_per_task": 1,
         "runtime": 2880,
     }
+
+
+def test_sizes_and_times_of_a_profile_are_read_as_snakemake_reads_them(tmp_path: Path) -> None:
+    text = "default-resources: {mem: 8GB}\nset-resources: {train_grpo: {mem: 900GB, runtime: 2d}}\n"
+    (tmp_path / "config.yaml").write_text(text)
+    config = Scene(tmp_path).config()
+    found = profile_resources(tmp_path, config)
+    assert (found["mem_mb"], found["runtime"]) == (900_000, 2880)
+    (tmp_path / "config.yaml").write_text("default-resources: {runtime: soon}\n")
+    with pytest.raises(ProfileError, match="'runtime' with value 'soon'"):
+        profile_resources(tmp_path, config)
 
 
 def test_plan_prints_the_script(

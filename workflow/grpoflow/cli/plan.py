@@ -12,7 +12,7 @@ from grpoflow.launch.job import SubmissionFailed
 from grpoflow.preflight import Report, check, check_raw
 from grpoflow.preflight.run import from_config
 from grpoflow.preflight.subject import Subject
-from grpoflow.stages.allocation import asked_of_slurm, profile_resources, script_of
+from grpoflow.stages.allocation import ProfileError, asked_of_slurm, profile_resources, script_of
 from grpoflow.stages.plan import plan_document
 
 from . import REFUSED, usage
@@ -53,7 +53,7 @@ def sbatch(paths: Sequence[Path], experiment: str | None, profile: Path) -> int:
     for name, config in found[0].items():
         try:
             resources = profile_resources(profile, config)
-        except (OSError, ConfigError) as error:
+        except (OSError, ConfigError, ProfileError) as error:
             return usage(f"--profile {profile}: {error}")
         report = check({name: config}, resources=resources)
         if report.verdict == "refuse":

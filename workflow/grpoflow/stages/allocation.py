@@ -20,6 +20,10 @@ RUN = "RUN"
 """Stands for the name of a run, which follows from the frozen data and the start and so is not known yet."""
 
 
+class ProfileError(ValueError):
+    """A profile says something that Snakemake would refuse."""
+
+
 def launcher_of(resources: Mapping[str, Any]) -> str:
     """Where the RL job runs: "slurm" or "local".
 
@@ -40,7 +44,12 @@ def launcher_of(resources: Mapping[str, Any]) -> str:
 
 def profile_resources(profile: Path, config: Config) -> dict[str, Any]:
     """The resources of the RL job under a Snakemake profile: its `set-resources` for the two rules, what the
-    rules say, its `default-resources`, in this order."""
+    rules say, its `default-resources`, in this order.
+
+    Raises:
+        OSError, ConfigError: the profile cannot be read.
+        ProfileError: a size or a time in it is none.
+    """
     path = profile / "config.yaml" if profile.is_dir() else profile
     settings = read_yaml(path)
     given: dict[str, Any] = {}
@@ -53,8 +62,23 @@ def profile_resources(profile: Path, config: Config) -> dict[str, Any]:
         "cpus_per_task": cpus_of("train_grpo", config),
         "runtime": DEFAULT_WALL_TIME,
     }
-    found = _pairs(settings.get("default-resources", {})) | own | given
-    return {name: _plain(value) for name, value in found.items()}
+    return _normal(_pairs(settings.get("default-resources", {}))) | own | _normal(given)
+
+
+def _normal(resources: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes and times as Snakemake hands them to a rule: `mem: 900GB` is mem_mb, `runtime: 2d` is minutes."""
+    from snakemake.exceptions import WorkflowError  # type: ignore[import-untyped]  # noqa: PLC0415 - slow
+    from snakemake.resources import Resource  # type: ignore[import-untyped]  # noqa: PLC0415
+
+    found = {name: _plain(value) for name, value in resources.items()}
+    try:
+        if "runtime" in found:
+            found["runtime"] = Resource.parse_human_friendly("runtime", found["runtime"])
+        if "mem" in found:
+            found["mem_mb"] = Resource.parse_human_friendly("mem", found.pop("mem"))
+    except WorkflowError as error:
+        raise ProfileError(str(error)) from error
+    return found
 
 
 def _pairs(value: Any) -> dict[str, Any]:
