@@ -78,6 +78,14 @@ class ClusterClient:
             time.sleep(0.1)
         return state
 
+    def jobs_in(self, directory: Path, fields: str) -> list[dict[str, str]]:
+        """What accounting has of the jobs that were submitted from a directory."""
+        # by itself sacct begins at midnight, and a run may begin before
+        out = self.run("sacct", "-XnP", "--starttime=now-1days", f"--format={fields},WorkDir%500")
+        names = [field.partition("%")[0] for field in (*fields.split(","), "WorkDir")]
+        jobs = [dict(zip(names, line.split("|"), strict=True)) for line in out.splitlines()]
+        return [job for job in jobs if job["WorkDir"] == str(directory)]
+
     def sacct(self, job: str, fields: str = "State,Account,NodeList") -> list[dict[str, str]]:
         """All records of an ended job, oldest first (several after a requeue). Waits, as accounting lags."""
         names = fields.split(",")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +29,7 @@ class Chain:
 
 
 @pytest.fixture(scope="module")
-def chain(module_cluster: ClusterClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+def chain(module_cluster: ClusterClient, tmp_path_factory: pytest.TempPathFactory) -> Chain:
     path = tmp_path_factory.mktemp("chain")
     for part in ("Snakefile", "workflow", "config", "profiles", "slurm", "envs", ".envs"):
         (path / part).symlink_to(ROOT / part)
@@ -51,19 +50,14 @@ def chain(module_cluster: ClusterClient, tmp_path_factory: pytest.TempPathFactor
     )
     printed = done.stdout + done.stderr
     assert done.returncode == 0, printed[-8000:]
-    table = module_cluster.run(
-        "sacct", "-X", "-n", "-P", "-o", "JobID,JobName,State,Comment,Partition,WorkDir%500"
-    )
-    keys = ("id", "name", "state", "comment", "partition", "directory")
-    jobs = [dict(zip(keys, line.split("|"), strict=True)) for line in table.splitlines()]
-    yield Chain(path, printed, [job for job in jobs if job["directory"] == str(path)])
+    return Chain(path, printed, module_cluster.jobs_in(path, "JobName,State,Comment,Partition"))
 
 
 def test_each_plain_stage_is_one_job_and_the_training_is_one(chain: Chain) -> None:
-    assert {job["state"] for job in chain.jobs} == {"COMPLETED"}
-    rl = [job for job in chain.jobs if job["comment"].startswith("train_grpo")]
-    assert [job["name"] for job in rl] == ["grpoflow-main"]
-    plain = [job["comment"] for job in chain.jobs if job not in rl]
+    assert {job["State"] for job in chain.jobs} == {"COMPLETED"}
+    rl = [job for job in chain.jobs if job["Comment"].startswith("train_grpo")]
+    assert [job["JobName"] for job in rl] == ["grpoflow-main"]
+    plain = [job["Comment"] for job in chain.jobs if job not in rl]
     assert sorted(rule for rule in PLAIN_RULES for comment in plain if f"rule_{rule}" in comment) == sorted(
         PLAIN_RULES
     )
@@ -72,7 +66,7 @@ def test_each_plain_stage_is_one_job_and_the_training_is_one(chain: Chain) -> No
 
 def test_set_resources_reaches_the_training_job(chain: Chain) -> None:
     """It is set for train_grpo, and rollout_server is the rule that submits."""
-    partitions = {job["comment"].split()[0]: job["partition"] for job in chain.jobs}
+    partitions = {job["Comment"].split()[0]: job["Partition"] for job in chain.jobs}
     assert partitions["train_grpo"] == "low"
     assert {p for comment, p in partitions.items() if comment != "train_grpo"} == {"gpu"}
 

@@ -48,7 +48,6 @@ def test_a_stage_asks_for_the_gpus_that_hold_the_model(module_cluster: ClusterCl
     )
     printed = done.stdout + done.stderr
     assert "failed: model has no tokenizer_config.json" in printed, printed[-4000:]
-    table = module_cluster.run("sacct", "-X", "-n", "-P", "-o", "ReqTRES%100,WorkDir%500")
-    (asked,) = (line.split("|")[0] for line in table.splitlines() if line.endswith(str(tmp_path)))
-    found = dict(item.split("=") for item in asked.split(","))
+    (job,) = module_cluster.jobs_in(tmp_path, "ReqTRES%100")
+    found = dict(item.split("=") for item in job["ReqTRES"].split(","))
     assert (found["gres/gpu"], found["cpu"], found["mem"]) == ("8", "32", "19G")
