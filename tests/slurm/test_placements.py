@@ -91,7 +91,7 @@ def test_plan_asks_slurm(
     words: str,
 ) -> None:
     (tmp_path / "config.yaml").write_text(json.dumps(Scene(tmp_path).raw()))
-    (tmp_path / "profile.yaml").write_text(f"default-resources: {{gres: {gres}}}")
+    (tmp_path / "profile.yaml").write_text(f"set-resources: {{train_grpo: {{gres: {gres}}}}}")
     monkeypatch.setenv("SLURM_CONF", cluster.env["SLURM_CONF"])
     config, profile = tmp_path / "config.yaml", tmp_path / "profile.yaml"
     assert main(["plan", "--sbatch", str(config), "--profile", str(profile)]) == code
