@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +78,22 @@ class ClusterClient:
             assert time.monotonic() < deadline, f"job {job} is {state} after {seconds:.0f} s, not {states}"
             time.sleep(0.1)
         return state
+
+    def snakemake(
+        self, directory: Path, *arguments: str | Path, seconds: float = 1200.0
+    ) -> subprocess.CompletedProcess[str]:
+        """`snakemake --profile slurm` in a directory; the exit status is the caller's to judge."""
+        argv = [sys.executable, "-m", "snakemake", "--profile", "slurm", *arguments]
+        return subprocess.run(
+            argv,
+            cwd=directory,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
 
     def jobs_in(self, directory: Path, fields: str) -> list[dict[str, str]]:
         """What accounting has of the jobs that were submitted from a directory."""

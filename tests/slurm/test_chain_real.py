@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +22,6 @@ PLAIN_RULES = {"demo_model", "demo_data", "cache_dataset", "sft", "convert_to_mc
 @dataclass(frozen=True)
 class Chain:
     path: Path
-    printed: str
     jobs: list[dict[str, str]]
 
 
@@ -34,23 +31,15 @@ def chain(module_cluster: ClusterClient, tmp_path_factory: pytest.TempPathFactor
     for part in ("Snakefile", "workflow", "config", "profiles", "slurm", "envs", ".envs"):
         (path / part).symlink_to(ROOT / part)
     (path / "short.yaml").write_text(SHORT)
-    done = subprocess.run(
-        [
-            ROOT / ".envs/orchestrator/bin/snakemake",
-            *("--profile", "slurm", "--configfile", "config/config.yaml", "short.yaml"),
-            # looks after 8, 26, 54 and 92 s: most of the jobs take 20 to 50 s
-            *("--slurm-init-seconds-before-status-checks", "8", "--latency-wait", "5"),
-            *("--set-resources", "train_grpo:slurm_partition=low"),
-        ],
-        cwd=path,
-        env={**os.environ, **module_cluster.env},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = module_cluster.snakemake(
+        path,
+        *("--configfile", "config/config.yaml", "short.yaml"),
+        # looks after 8, 26, 54 and 92 s: most of the jobs take 20 to 50 s
+        *("--slurm-init-seconds-before-status-checks", "8", "--latency-wait", "5"),
+        *("--set-resources", "train_grpo:slurm_partition=low"),
     )
-    printed = done.stdout + done.stderr
-    assert done.returncode == 0, printed[-8000:]
-    return Chain(path, printed, module_cluster.jobs_in(path, "JobName,State,Comment,Partition"))
+    assert done.returncode == 0, done.stdout[-8000:]
+    return Chain(path, module_cluster.jobs_in(path, "JobName,State,Comment,Partition"))
 
 
 def test_each_plain_stage_is_one_job_and_the_training_is_one(chain: Chain) -> None:

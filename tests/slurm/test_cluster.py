@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,19 +119,9 @@ def test_killed_node_fails_and_requeues_its_job(cluster: ClusterClient) -> None:
 def test_profile_runs_each_rule_as_one_job(cluster: ClusterClient, tmp_path: Path) -> None:
     """`snakemake --profile slurm`, without partition and account, as in a fresh clone."""
     (tmp_path / "slurm").symlink_to(REPOSITORY / "slurm")
-    command = [sys.executable, "-m", "snakemake", "--profile", "slurm", "--snakefile", str(SNAKEFILE)]
     # A job takes 5 s, 10 on a busy machine; the query after the first one comes 10 s later than this.
-    command += ["--slurm-init-seconds-before-status-checks", "12", "--latency-wait", "5"]
-    log = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=cluster.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    waits = ("--slurm-init-seconds-before-status-checks", "12", "--latency-wait", "5")
+    log = cluster.snakemake(tmp_path, "--snakefile", SNAKEFILE, *waits, seconds=90)
     assert log.returncode == 0, log.stdout
     assert ALL_GPUS in (tmp_path / "report.txt").read_text()
 

@@ -372,7 +372,7 @@ def test_08_driver_killed(runs: Runs) -> None:
     rl.wait_for_step(1)
     job = rl.job()
     first.kill()  # Snakemake alone: its stage has to notice
-    wait(lambda: not stages_below(rl.directory), 40, lambda: f"{stages_below(rl.directory)}\n{first.said}")
+    wait(lambda: not stages_below(rl.directory), 20, lambda: f"{stages_below(rl.directory)}\n{first.said}")
     assert rl.cluster.squeue(job) == "RUNNING"
     rl.snakemake("--unlock").succeeds()
     second = rl.snakemake()

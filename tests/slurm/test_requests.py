@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -32,22 +30,14 @@ def test_a_stage_asks_for_the_gpus_that_hold_the_model(module_cluster: ClusterCl
     for name in ("train.jsonl", "val.jsonl"):
         (tmp_path / name).write_text("{}\n")
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(mine))
-    recipe = ROOT / "config/recipes"
-    done = subprocess.run(
-        [
-            *(ROOT / ".envs/orchestrator/bin/snakemake", "--profile", "slurm", "--retries", "0"),
-            *("--configfile", ROOT / "config/clusters/a800-8x.yaml", recipe / "base.yaml"),
-            *(recipe / "122b-a10b-full-server-5n.yaml", "mine.yaml", "--until", "convert_to_mcore"),
-            *("--slurm-init-seconds-before-status-checks", "5", "--latency-wait", "1"),
-        ],
-        cwd=tmp_path,
-        env={**os.environ, **module_cluster.env},
-        capture_output=True,
-        text=True,
-        check=False,
+    recipes = ROOT / "config/recipes"
+    done = module_cluster.snakemake(
+        tmp_path,
+        *("--configfile", ROOT / "config/clusters/a800-8x.yaml", recipes / "base.yaml"),
+        *(recipes / "122b-a10b-full-server-5n.yaml", "mine.yaml", "--until", "convert_to_mcore"),
+        *("--retries", "0", "--slurm-init-seconds-before-status-checks", "5", "--latency-wait", "1"),
     )
-    printed = done.stdout + done.stderr
-    assert "failed: model has no tokenizer_config.json" in printed, printed[-4000:]
+    assert "failed: model has no tokenizer_config.json" in done.stdout, done.stdout[-4000:]
     (job,) = module_cluster.jobs_in(tmp_path, "ReqTRES%100")
     found = dict(item.split("=") for item in job["ReqTRES"].split(","))
     assert (found["gres/gpu"], found["cpu"], found["mem"]) == ("8", "32", "19G")

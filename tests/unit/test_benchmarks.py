@@ -19,11 +19,12 @@ from grpoflow.commands.benchmark import benchmark
 from grpoflow.config import Config, load_experiments, read_yaml
 from grpoflow.config.load import merge
 from grpoflow.facts.arguments import load_catalogue
+from grpoflow.plan.inference import inference_of
 from grpoflow.preflight import check_raw
 from grpoflow.preflight.modelled import BENCHMARKS, modelled_key
 from grpoflow.stages import report
 from grpoflow.stages.base import Stage, StageFailed
-from grpoflow.stages.benchmarks import benchmarks, copies_per_node, read_reports, side_by_side
+from grpoflow.stages.benchmarks import benchmarks, read_reports, side_by_side
 from grpoflow.stages.dag import Dag
 from grpoflow.stages.export import _about_benchmarks
 
@@ -106,7 +107,7 @@ def test_arguments_given_are_added_and_results_stay_where_they_are_read() -> Non
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
 def test_every_argument_is_known(engine: str) -> None:
     config = configured({"evaluate": {"engine": engine}, "cluster": {"device": "cuda", "gpus_per_node": 8}})
-    command = command_of(config, copies_per_node(config))
+    command = command_of(config, inference_of(config).copies)
     assert load_catalogue("4.6.0").check_argv("swift eval", command.argv[2:]) == []
     assert ("--vllm_data_parallel_size" in command.argv) == (engine == "vllm")
 

@@ -148,12 +148,12 @@ def test_mean_of_prompts_leaves_out_what_is_not_judged() -> None:
 @pytest.mark.parametrize(
     ("gpus", "tensor", "expected"),
     [
-        (8, 1, Inference(1, 8, 8)),
-        (8, 2, Inference(1, 8, 8)),
+        (8, 1, Inference(1, 8, 8, copies=8)),
+        (8, 2, Inference(1, 8, 8, copies=4)),
         (6, 4, Inference(1, 1, 4)),
         (8, 8, Inference(1, 1, 8)),
         (1, 1, Inference(1, 1, 1)),
-        (8, 3, Inference(1, 6, 6)),
+        (8, 3, Inference(1, 6, 6, copies=2)),
         (8, 16, Inference(2, 8, 8)),
         (8, 12, Inference(3, 8, 8)),
     ],

@@ -525,7 +525,13 @@ def test_a_job_may_ask_for_its_gpus_in_several_ways(enough: dict[str, str]) -> N
 
 @pytest.mark.parametrize("gres", ["gpu", "gpu:4", "gpu:a800:7", "nvme:8"])
 def test_a_job_with_too_few_gpus_is_refused(gres: str) -> None:
-    _, report = check_raw(config(), resources={"launcher": "slurm", "mem_mb": 10**6, "gres": gres})
+    asked = {
+        "launcher": "slurm",
+        "mem_mb": 10**6,
+        "gres": gres,
+        "slurm_extra": "--gres-flags=enforce-binding",
+    }
+    _, report = check_raw(config(), resources=asked)
     assert [problem.id for problem in report.problems] == ["job_asks_for_its_gpus"]
 
 

@@ -10,11 +10,12 @@ from grpoflow.config import Config
 
 @dataclass(frozen=True)
 class Inference:
-    """Ranks of `swift infer`, and the GPUs that they use of each node."""
+    """Ranks of `swift infer`, the GPUs that they use of each node, and copies of the model on one node."""
 
     nodes: int = 1
     nproc_per_node: int = 1
     gpus_per_node: int = 0
+    copies: int = 1
 
 
 def inference_of(config: Config) -> Inference:
@@ -33,4 +34,4 @@ def inference_of(config: Config) -> Inference:
         ranks = math.lcm(size, cluster.gpus_per_node)
         return Inference(ranks // cluster.gpus_per_node, cluster.gpus_per_node, cluster.gpus_per_node)
     copies = cluster.gpus_per_node // size
-    return Inference(nproc_per_node=copies * size if copies > 1 else 1, gpus_per_node=copies * size)
+    return Inference(1, copies * size if copies > 1 else 1, copies * size, copies)

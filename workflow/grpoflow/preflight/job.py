@@ -15,7 +15,7 @@ from .subject import Subject
 MIB_PER_PROCESS = 4096
 """Least host memory of a process with a GPU, an assumption: on a CPU, without a CUDA context and with a model
 of some MiB, a rank of the trainer and a vLLM worker hold 1 to 2 GB."""
-WHOLE_NODE = ("exclusive", "gres", "gpus", "gpus-per-node", "gpus-per-task")
+OTHER_WAYS = {"exclusive", "gres", "gpus", "gpus-per-node", "gpus-per-task"}
 """Options in `slurm_extra` that ask for GPUs in another way than `gres`."""
 
 
@@ -25,10 +25,10 @@ def job_asks_for_its_gpus(subject: Subject) -> Iterator[Finding]:
     resources, needed = subject.resources, _gpus_of_a_node(subject)
     if resources.get("launcher") != "slurm" or not needed:
         return
-    extra = str(resources.get("slurm_extra") or "")
+    options = {part.lstrip("-").partition("=")[0] for part in str(resources.get("slurm_extra")).split()}
     gres = resources.get("gres")
     # an empty one is somebody's decision: the rule itself asks for as many as it needs
-    if gres == "" or any(f"--{name}" in extra for name in WHOLE_NODE):
+    if gres == "" or options & OTHER_WAYS:
         return
     if gpus_in(str(gres or "")) < needed:
         why = f"the job runs a program on {needed} GPUs of a node (resources of train_grpo)"

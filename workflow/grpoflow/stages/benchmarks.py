@@ -8,9 +8,9 @@ from typing import Any
 
 from grpoflow.commands.base import Command, program
 from grpoflow.commands.benchmark import benchmark
-from grpoflow.config import Config
 from grpoflow.files import read_json, write_json
 from grpoflow.launch.ports import free_port
+from grpoflow.plan.inference import inference_of
 
 from .base import Stage, StageFailed, attempt_directory, finish, manifest_of
 from .convert import start_directory
@@ -45,7 +45,7 @@ def benchmarks(stage: Stage) -> None:
             # without it `swift eval` appends its summary to ./result (swift/arguments/eval_args.py:117-123)
             write_json(model / "args.json", {})
             output = work / name
-            command = benchmark(config, wanted, model, output, free_port(), copies_per_node(config))
+            command = benchmark(config, wanted, model, output, free_port(), inference_of(config).copies)
             stage.run(f"eval-{name}", without_opencompass(stage, command))
             shutil.rmtree(model)
             scores[name] = read_reports(output / "native" / "reports", wanted.datasets)
@@ -59,13 +59,6 @@ def without_opencompass(stage: Stage, command: Command) -> Command:
     """The same `swift eval` from grpoflow.training_env.swift_eval, which says why."""
     made = inside(stage, "swift_eval", *command.argv[len(program(stage.config, "swift", "eval")) :])
     return Command(made.argv, {**command.env, **made.env})
-
-
-def copies_per_node(config: Config) -> int:
-    """Copies of the model that vLLM runs on the GPUs of a node."""
-    if config.evaluate.engine != "vllm" or config.cluster.device == "cpu":
-        return 1
-    return max(1, config.cluster.gpus_per_node // config.rollout.tensor_parallel_size)
 
 
 def read_reports(directory: Path, datasets: list[str]) -> Scores:

@@ -47,7 +47,6 @@ from grpoflow.preflight.estimate import (
 from grpoflow.preflight.report import Report
 from grpoflow.preflight.subject import Layout, Subject
 
-from .benchmarks import copies_per_node
 from .needs import gpus_of, mem_mb_of
 
 ALTERNATIVES = 10
@@ -300,7 +299,7 @@ def _stages(subject: Subject, config: Config, placement: Placement) -> list[Plan
     ]
     stages.append(PlannedStage("evaluate", config, found.nodes, tuple(ask)))
     if config.evaluate.benchmarks is not None:
-        copies, port = copies_per_node(config), config.cluster.first_port
+        copies, port = found.copies, config.cluster.first_port
         asked = benchmark(config, config.evaluate.benchmarks, model, results / "benchmarks", port, copies)
         stages.append(PlannedStage("benchmarks", config, 1, _commands(config, ("eval", [asked]))))
     trained, back = results / "checkpoint", results / "export" / "converted"
