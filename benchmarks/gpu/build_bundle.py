@@ -23,7 +23,7 @@ import elf
 
 PINS = Path(__file__).parent / "pins"
 PARTS = ("base", "te", "vllm", "transformers", "fla", "orchestrator", "deepspeed")
-OTHERS = ("fla-0.4.1",)  # never beside "fla" in one environment
+OTHERS = ("fla-0.4.1", "fla-0.6.0")  # never beside "fla" in one environment
 GLIBC = (39, 35, 34, 31, 28, 27, 24, 17)
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in GLIBC] + ["manylinux2014_x86_64", "manylinux1_x86_64"]
 
@@ -47,9 +47,6 @@ UNUSED = {
         "docutils/writers/*/*.sty",
     ],
 }
-# absent from the cuBLAS 13.1.0.3 of torch 2.11.0, with which Transformer Engine would refuse to load; nothing
-# that runs here calls it
-MISSING_IN_CUBLAS = b"cublasLtGroupedMatrixLayoutInit_internal"
 
 
 def download(part: str, wheels: Path) -> None:
@@ -94,13 +91,6 @@ def slim_vllm(tree: Path, moe: bool) -> None:
     elf.prune(vllm / "vllm_flash_attn/_vllm_fa3_C.abi3.so", bf16_of_sm90)
 
 
-def slim_te(tree: Path) -> None:
-    library = tree / "transformer_engine/wheel_lib/libtransformer_engine.so"
-    elf.prune(library)
-    if elf.weaken(library, MISSING_IN_CUBLAS) != 1:
-        raise SystemExit(f"{library} does not ask for {MISSING_IN_CUBLAS.decode()}: another release?")
-
-
 def pack(tree: Path, archive: Path) -> None:
     already = ("_vllm_fa", "libtransformer_engine")
     for library in tree.rglob("*.so*"):
@@ -130,7 +120,7 @@ def build(part: str, out: Path, extension: Path, moe: bool) -> Path:
     if part == "vllm":
         slim_vllm(tree, moe)
     if part == "te":
-        slim_te(tree)
+        elf.prune(tree / "transformer_engine/wheel_lib/libtransformer_engine.so")
     archive = out / f"{part}.tar.xz"
     pack(tree, archive)
     return archive

@@ -1,4 +1,4 @@
-"""Making the shared libraries of CUDA wheels small: code for other GPUs goes, what is unused becomes weak.
+"""Making the shared libraries of CUDA wheels small: code for other GPUs goes.
 
 A fatbin section holds one entry per architecture (PTX or SASS). The payload of an unwanted entry is
 overwritten with zeros: headers and offsets stay, so the CUDA runtime is content, and
@@ -14,7 +14,6 @@ from pathlib import Path
 
 FATBIN_MAGIC = 0xBA55ED50
 SASS, SM_90 = 2, 90
-STB_WEAK = 2
 
 Keep = Callable[[int, int, bytes], bool]
 """Whether to keep an entry: its kind (1 PTX, 2 SASS), its architecture, its payload."""
@@ -58,21 +57,6 @@ def prune(path: Path, keep: Keep = is_sm90) -> int:
     path.write_bytes(image)
     strip(path)
     return zeroed
-
-
-def weaken(path: Path, symbol: bytes) -> int:
-    """Make an undefined symbol weak, so that the library loads without it; returns how many were changed."""
-    image = bytearray(path.read_bytes())
-    found = sections(bytes(image))
-    (table, size), (names, _) = found[".dynsym"], found[".dynstr"]
-    changed = 0
-    for entry in range(table, table + size, 24):
-        name, info, _, section = struct.unpack_from("<IBBH", image, entry)
-        if section == 0 and image[names + name : image.index(b"\0", names + name)] == symbol:
-            image[entry + 4] = STB_WEAK << 4 | info & 15
-            changed += 1
-    path.write_bytes(image)
-    return changed
 
 
 def strip(path: Path) -> None:

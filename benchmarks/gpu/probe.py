@@ -152,10 +152,34 @@ def watch_phases(path: str) -> None:
             names["profiling_context"] = watched
 
 
+def not_finite(trainer: Any) -> dict[str, list[str]]:
+    """Parameters of a Megatron trainer whose value or gradient is not finite."""
+    found: dict[str, list[str]] = {"value": [], "gradient": []}
+    for model in trainer.unwrapped_models:
+        for name, parameter in model.named_parameters():
+            gradient = getattr(parameter, "main_grad", None)
+            for kind, tensor in (("value", parameter), ("gradient", gradient)):
+                if tensor is not None and not bool(torch.isfinite(tensor).all()):
+                    found[kind].append(name)
+    return found
+
+
 def watch_steps(path: str) -> None:
-    """Every step of SFT; swift megatron/trainers/base.py:991."""
+    """Every step of SFT; swift megatron/trainers/base.py:991. When Megatron refuses a gradient, what it refused
+    is in the log."""
     from swift.megatron.trainers.base import BaseMegatronTrainer  # noqa: PLC0415
 
+    step = BaseMegatronTrainer.train_step
+
+    @functools.wraps(step)
+    def explained(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return step(trainer, *args, **kwargs)
+        except RuntimeError:
+            print("not finite: " + json.dumps(not_finite(trainer)), flush=True)
+            raise
+
+    BaseMegatronTrainer.train_step = explained
     watch_method(Stretches(path, "rest"), BaseMegatronTrainer, "train_step", "step")
 
 

@@ -54,7 +54,7 @@ WORDS = "What is the sum of these numbers? Think, then add 1 plus 2 plus 3 and s
 ENGINE = re.compile(
     r"Model loading took.*|Available KV cache memory.*|GPU KV cache size.*|Maximum concurrency.*|"
     r"Setting attention block size.*|Graph capturing finished.*|Padding mamba page size.*|"
-    r"init engine.*took.*"
+    r"init engine.*took.*|not finite: .*"
 )
 
 

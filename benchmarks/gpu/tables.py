@@ -25,8 +25,9 @@ RESULTS = HERE / "results"
 PAGE = HERE.parents[1] / "docs" / "measurements.md"
 GIB = 2**30
 FILLED = 0.98  # least share of data.max_length that the rows of run_case.py fill
-EIGHT, SPEED, FLA = KINDS = ("eight-", "speed-", "fla-")
-"""How the names of the cases begin that have tables of their own: eight GPUs, speed, versions of fla."""
+EIGHT, SPEED, ONE, FLA = KINDS = ("eight-", "speed-", "one-", "fla-")
+"""How the names of the cases begin that have tables of their own: eight GPUs, speed on two and on one, versions of
+fla."""
 COMPARED = {
     "Megatron against `swift rlhf`": ("speed-colocate", "speed-zero3", "speed-zero2", "speed-ddp"),
     "Server against colocate": ("speed-colocate", "speed-server"),
@@ -34,9 +35,14 @@ COMPARED = {
     "Packed rows": ("speed-colocate", "speed-colocate-packed"),
     "Steps of one rollout": ("speed-colocate", "speed-colocate-2-steps", "speed-colocate-4-steps"),
     "Mixture of experts": ("speed-moe-ep2", "speed-moe-zero3"),
+    "One GPU": (
+        *("one-colocate", "one-swift", "one-zero3", "one-eager", "one-packed", "one-recompute", "one-awake"),
+        *("one-2-steps", "one-4-steps", "one-9b-lora", "one-4b-full"),
+    ),
+    "One GPU, mixture of experts": ("one-moe", "one-moe-swift"),
 }
 """Cases of speed by what they compare; the first of each is what the others are compared with."""
-VERSIONS = ("fla-0.4.2", "fla-0.4.1", "fla-none")
+VERSIONS = ("fla-0.4.2", "fla-0.4.1", "fla-0.6.0", "fla-none")
 OPTIONAL = ("fla-core", "deepspeed")
 """Packages that not every environment has."""
 REACHED_THE_PEAK = {
@@ -262,11 +268,12 @@ def eight() -> str:
 
 
 def times_of(mine: float, first: float, case: dict[str, Any], other: dict[str, Any]) -> str:
-    """Seconds divided by those of the first row: above 1 is slower. Only of runs on one machine that had its
-    GPUs for themselves."""
-    if case["other_processes"] or other["other_processes"]:
-        return "not alone"
-    return f"{mine / first:.2f}" if case["machine"] == other["machine"] else "another machine"
+    """Seconds divided by those of the first row: above 1 is slower. Only of runs on one machine, and with a note
+    where other programs used its GPUs."""
+    if case["machine"] != other["machine"]:
+        return "another machine"
+    shared = case["other_processes"] or other["other_processes"]
+    return f"{mine / first:.2f}" + (", not alone" if shared else "")
 
 
 def compared_row(name: str, first: str, found: dict[str, dict[str, Any]]) -> Row:
@@ -285,15 +292,16 @@ def compared_row(name: str, first: str, found: dict[str, dict[str, Any]]) -> Row
     ]
 
 
-FLA_HEAD = ["case", "fla-core", "first step", "first pass", "later pass", "tokens/s, later", "MFU, later"]
-FLA_HEAD += ["first pass over first row", "later pass over first row"]
+FLA_HEAD = ["case", "fla-core", "first step", "rest of the first pass", "later pass", "tokens/s, later"]
+FLA_HEAD += ["MFU, later", "rest of the first pass over first row", "later pass over first row"]
 
 
 def passes(case: dict[str, Any]) -> tuple[float, float] | None:
-    """Seconds of the first pass over the rows, and the mean of the later ones that are complete."""
+    """Seconds of the first pass over the rows without its first step, where most kernels are made, and the
+    mean of the later passes that are complete."""
     rows, seconds = len(case["row_tokens"]), case["step_seconds"]
     whole = [sum(seconds[place : place + rows]) for place in range(0, len(seconds) - rows + 1, rows)]
-    return (whole[0], sum(whole[1:]) / (len(whole) - 1)) if len(whole) > 1 else None
+    return (whole[0] - seconds[0], sum(whole[1:]) / (len(whole) - 1)) if len(whole) > 1 else None
 
 
 def fla_row(name: str, found: dict[str, dict[str, Any]]) -> Row:
@@ -323,7 +331,7 @@ def fla_row(name: str, found: dict[str, dict[str, Any]]) -> Row:
 
 def speed() -> str:
     """The tables of the cases of speed and of fla; what has no result is a row all the same."""
-    taken = cases(SPEED) + cases(FLA)
+    taken = cases(ONE) + cases(SPEED) + cases(FLA)
     found = {case["case"]: case for case in taken}
     head = [*SPEED_HEAD, "step over first row", "update over first row"]
     parts = []

@@ -337,6 +337,13 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
         {"cluster": {"env": {"USE_MCORE_GDN": "0"}}, "trainer": {"tuner": "lora"}},
     ),
     # stack
+    "transformers_gdn_starts": (
+        "cluster.env.USE_MCORE_GDN",
+        {
+            "cluster": {"env": {"USE_MCORE_GDN": "0"}, "environment": {"megatron_core": "0.18.0"}},
+            "model": {"path": "9B"},
+        },
+    ),
     "transformer_engine_finds_its_cublas": (
         "cluster.environment",
         {"cluster": {"environment": {"transformer_engine_cu13": "2.16.0", "nvidia_cublas": "13.1.0.3"}}},

@@ -30,6 +30,8 @@ def clean_environment(config: Config, outer: Mapping[str, str]) -> dict[str, str
     environment["MODELSCOPE_CACHE"] = str(Path(cluster.cache).absolute() / "modelscope")
     environment["TOKENIZERS_PARALLELISM"] = "false"  # forked data workers deadlock otherwise
     environment["PYTHONUNBUFFERED"] = "1"  # a killed program leaves its last lines in the log
+    # trl 0.29.1 (_compat.py:83) turns it down to errors: an engine that preempts requests then says nothing
+    environment["VLLM_LOGGING_LEVEL"] = "INFO"
     if config.data.image_max_tokens is not None:
         environment["IMAGE_MAX_TOKEN_NUM"] = str(config.data.image_max_tokens)
     return environment | dict(cluster.env)

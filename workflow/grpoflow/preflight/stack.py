@@ -103,6 +103,21 @@ def transformers_saves_beside_vllm(subject: Subject) -> Iterator[Finding]:
         yield _finding(subject, why, f"transformers=={KNOWN_GOOD_TRANSFORMERS}", "rollout.mode: server")
 
 
+@rule(
+    evidence="seen on an H200: AttributeError in mcore-bridge 1.6.5 model/gpts/qwen3_next.py:570 with "
+    "megatron-core 0.18.0; 0.16.1 starts"
+)
+def transformers_gdn_starts(subject: Subject) -> Iterator[Finding]:
+    """Protects from a dense model that Megatron cannot build with USE_MCORE_GDN=0: 'functools.partial' object
+    has no attribute 'submodules'."""
+    arch, switch = subject.architecture, str(subject.config.cluster.env.get("USE_MCORE_GDN", ""))
+    if switch.lower() not in ("0", "false") or not _trains_with_megatron(subject):
+        return
+    if arch is not None and arch.moe is None and _fits(subject, "megatron-core", ">=0.18"):
+        why = f"with megatron-core {subject.software['megatron-core']} a dense model is not built with it"
+        yield Finding("cluster.env.USE_MCORE_GDN", switch, why, ("1", "leave it out"))
+
+
 @rule(evidence="fla-org/flash-linear-attention#640, seen with fla-core 0.5.2 and triton 3.6.0 on an H200")
 def fla_trains_on_hopper(subject: Subject) -> Iterator[Finding]:
     """Protects from a first backward pass that raises: 'Triton >= 3.4.0 and < 3.7.1 on Hopper GPUs produces
