@@ -165,8 +165,8 @@ def not_finite(trainer: Any) -> dict[str, list[str]]:
 
 
 def watch_steps(path: str) -> None:
-    """Every step of SFT; swift megatron/trainers/base.py:991. When Megatron refuses a gradient, what it refused
-    is in the log."""
+    """Every step of SFT; swift megatron/trainers/base.py:991. When Megatron refuses a gradient, the log has
+    what it refused."""
     from swift.megatron.trainers.base import BaseMegatronTrainer  # noqa: PLC0415
 
     step = BaseMegatronTrainer.train_step

@@ -26,8 +26,8 @@ PAGE = HERE.parents[1] / "docs" / "measurements.md"
 GIB = 2**30
 FILLED = 0.98  # least share of data.max_length that the rows of run_case.py fill
 EIGHT, SPEED, ONE, FLA = KINDS = ("eight-", "speed-", "one-", "fla-")
-"""How the names of the cases begin that have tables of their own: eight GPUs, speed on two and on one, versions of
-fla."""
+"""How the names of the cases begin that have tables of their own: eight GPUs, speed on two and on one,
+versions of fla."""
 COMPARED = {
     "Megatron against `swift rlhf`": ("speed-colocate", "speed-zero3", "speed-zero2", "speed-ddp"),
     "Server against colocate": ("speed-colocate", "speed-server"),
@@ -268,8 +268,8 @@ def eight() -> str:
 
 
 def times_of(mine: float, first: float, case: dict[str, Any], other: dict[str, Any]) -> str:
-    """Seconds divided by those of the first row: above 1 is slower. Only of runs on one machine, and with a note
-    where other programs used its GPUs."""
+    """Seconds divided by those of the first row: above 1 is slower. Only of runs on one machine, and with a
+    note where other programs used its GPUs."""
     if case["machine"] != other["machine"]:
         return "another machine"
     shared = case["other_processes"] or other["other_processes"]

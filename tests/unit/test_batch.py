@@ -391,7 +391,6 @@ def test_sizes_of_the_official_example() -> None:
     batch = resolve_batch(*OFFICIAL_SERVER_EXAMPLE)
     assert (batch.dp_size, batch.gradient_accumulation, batch.generation_batch_size) == (6, 4, 384)
     assert (batch.rollout_prompts, batch.train_prompts, batch.rollout_prompts_per_dp) == (48, 12, 8)
-    assert batch.recomputes_old_logps
     # 96 / 8 = 12 prompts per step, 6 groups of 4 take 24 at once: only every second checkpoint can be resumed
     assert batch.resume_multiple == 2
 
@@ -452,8 +451,6 @@ def test_steps_per_generation_counts_passes_in_the_swift_backend() -> None:
     batch = resolve_swift_batch(SwiftBatchSpec(8, 2, 4, steps_per_generation=8))
     assert (batch.global_batch_size, batch.generation_batch_size) == (64, 128)
     assert batch.updates_per_rollout == 2
-    assert batch.recomputes_old_logps
-    assert not resolve_swift_batch(SwiftBatchSpec(8, 2, 4)).recomputes_old_logps
     # 1000 prompts: 62 whole rollouts of 16 prompts, 8 passes each, 4 passes per update
     assert swift_train_steps(batch, 1000, 1) == 124
 

@@ -94,7 +94,6 @@ class Batch:
         completions_per_rank: Completions that one rank asks the rollout for.
         updates_per_rollout: Optimizer steps made from one rollout; below 1 when one step needs several
             rollouts.
-        recomputes_old_logps: Whether a forward pass for the old log-probabilities precedes the update.
         resume_multiple: Steps at which a checkpoint can be resumed: multiples of this.
     """
 
@@ -115,7 +114,6 @@ class Batch:
     rollout_prompts_per_dp: int
     completions_per_rank: int
     updates_per_rollout: float
-    recomputes_old_logps: bool
     resume_multiple: int
 
 
@@ -395,7 +393,6 @@ def resolve_batch(spec: BatchSpec, layout: LayoutSpec) -> Batch:
         rollout_prompts_per_dp=n.gen // spec.num_generations // layout.dp_size,
         completions_per_rank=n.gen // layout.world_size,
         updates_per_rollout=n.spg,
-        recomputes_old_logps=n.spg > 1,  # swift megatron/trainers/grpo_trainer.py:869
         resume_multiple=_resume_multiple(n),
     )
 
@@ -555,7 +552,6 @@ def resolve_swift_batch(spec: SwiftBatchSpec) -> Batch:
         completions_per_rank=gen // spec.world_size,
         updates_per_rollout=spg * spec.num_iterations / accumulation,
         # swift rlhf_trainers/grpo_trainer.py:1834-1840
-        recomputes_old_logps=spec.num_iterations > 1 or accumulation % spg != 0,
         resume_multiple=1,
     )
 

@@ -29,16 +29,22 @@ class Assumptions:
             counted: TP narrows the matrices, CP shortens the sequences of each rank and pads every sample,
             and in a pipeline micro batches of different lengths wait for each other.
         layer_overhead: Seconds that one layer takes at least, in each of the three passes of forward and
-            backward, however small it is: Python launches its kernels one by one. Seen: 3.6 ms of the 0.8B
-            shape on an H200 that other programs used too (benchmarks/gpu/README.md: 0.52 s for 2 micro
-            batches of 24 layers); alone it would be less.
+            backward, however small it is: Python launches its kernels one by one. Measured: the update of the
+            0.8B shape, 24 layers in 32 micro batches of 4096 tokens, on an H200 that nothing else used:
+            6.2 s with Megatron, 5.2 s with `swift rlhf` (docs/measurements.md, one-colocate).
         decode_bandwidth: Share of the memory bandwidth that decoding reaches.
         decode_step_overhead: Seconds per decoding step for scheduling and sampling.
+        colocate_step: Seconds that Python takes for a decoding step of an engine inside the trainer's process,
+            while the GPU computes (vLLM schedules asynchronously). Measured, with that overhead: 128
+            completions of 512 tokens in 14.7 s inside Megatron and 13.0 s inside `swift rlhf`, the 0.8B shape
+            on an H200 with CUDA graphs (one-colocate, one-swift). Of a rollout server it is not measured.
         link_efficiency: Share of a link's one-way bandwidth that a collective reaches.
         network_bandwidth: Bytes per second and GPU, one way, between nodes: one 200 Gbit/s adapter per GPU.
         network_doubling: What is left of it at each doubling of the nodes that a collective spans.
         sync_bandwidth: Bytes per second at which full weights are gathered and broadcast to one server.
         sync_overhead: Seconds per sync for the requests and the processing of the loaded weights.
+        copy_bandwidth: Bytes per second of a sync in colocate mode where no weights have to be gathered.
+            Measured: 0.04 s for the 0.8B shape on an H200 (one-colocate).
         longest_over_mean: Longest completion of a batch over the mean one: the tail that keeps servers
             waiting.
     """
@@ -49,14 +55,16 @@ class Assumptions:
     tp_doubling: float = 0.97
     cp_doubling: float = 0.90
     pp_doubling: float = 0.95
-    layer_overhead: float = 1e-3
+    layer_overhead: float = 2.7e-3
     decode_bandwidth: float = 0.6
     decode_step_overhead: float = 0.004
+    colocate_step: float = 0.023
     link_efficiency: float = 0.7
     network_bandwidth: float = 25e9
     network_doubling: float = 0.8
     sync_bandwidth: float = 5e9
     sync_overhead: float = 5.0
+    copy_bandwidth: float = 40e9
     longest_over_mean: float = 2.0
 
 
@@ -283,6 +291,8 @@ def rollout_seconds(
     completions: int,
     workload: Workload,
     assumptions: Assumptions,
+    *,
+    colocate: bool = False,
 ) -> float:
     """Seconds to generate ``completions`` completions on ``engines`` engines of ``vllm.tp`` GPUs.
 
@@ -307,7 +317,8 @@ def rollout_seconds(
     read = _decode_weight_bytes(arch, average) / vllm.tp + average * per_sequence
     by_bandwidth = read / (gpu.memory_bandwidth * assumptions.decode_bandwidth)
     by_compute = average * flops.decode(int(context)) / rate
-    return prefill + steps * (max(by_bandwidth, by_compute) + assumptions.decode_step_overhead)
+    by_python = assumptions.colocate_step if colocate else 0.0
+    return prefill + steps * (max(by_bandwidth, by_compute, by_python) + assumptions.decode_step_overhead)
 
 
 # --- the step ---
@@ -366,21 +377,31 @@ def estimate_step(
     phases = [
         PhaseTime(
             "rollout",
-            rollout_seconds(arch, gpu, vllm, engines, batch.generation_batch_size, workload, assumptions),
+            rollout_seconds(
+                arch,
+                gpu,
+                vllm,
+                engines,
+                batch.generation_batch_size,
+                workload,
+                assumptions,
+                colocate=servers == 0,
+            ),
             f"{assumptions.decode_bandwidth:.0%} of {gpu.memory_bandwidth / 1e12:.2f} TB/s on {engines} "
             f"engines of {vllm.tp} GPUs; longest completion {assumptions.longest_over_mean:g} x the mean",
         )
     ]
-    passes = int(batch.recomputes_old_logps) + int(uses_reference)
-    if passes:
-        phases.append(
-            PhaseTime(
-                "log-probabilities",
-                passes * updates * slots * forward,
-                f"{passes} forward passes (old policy: {batch.recomputes_old_logps}, reference: "
-                f"{uses_reference}) at {assumptions.forward_mfu_gain:g} x {mfu}",
-            )
+    # both trainers compute those of the old policy for every rollout, also where one step is made of it
+    # (swift 4.6.0 megatron/trainers/grpo_trainer.py:668, rlhf_trainers/grpo_trainer.py:761)
+    passes = 2 if uses_reference else 1
+    phases.append(
+        PhaseTime(
+            "log-probabilities",
+            passes * updates * slots * forward,
+            f"{passes} forward pass{'es' * (passes > 1)} (old policy{' and reference' * uses_reference}) at "
+            f"{assumptions.forward_mfu_gain:g} x {mfu}",
         )
+    )
     phases.append(
         PhaseTime(
             "update",
@@ -391,12 +412,14 @@ def estimate_step(
     )
     counts = count_parameters(arch)
     volume = BF16 * (counts.text + counts.visual) * max(servers, 1)
+    whole = servers == 0 and not zero3 and layout.tp * layout.pp * layout.ep == 1
+    bandwidth = assumptions.copy_bandwidth if whole else assumptions.sync_bandwidth
+    requests = assumptions.sync_overhead if servers else 0.0
     phases.append(
         PhaseTime(
             "weight sync",
-            assumptions.sync_overhead + volume / assumptions.sync_bandwidth,
-            f"{volume / 1e9:.0f} GB at {assumptions.sync_bandwidth / 1e9:g} GB/s and "
-            f"{assumptions.sync_overhead:g} s",
+            requests + volume / bandwidth,
+            f"{volume / 1e9:.0f} GB at {bandwidth / 1e9:g} GB/s" + f" and {requests:g} s" * (servers > 0),
         )
     )
     return StepTime(tuple(phases), updates)
