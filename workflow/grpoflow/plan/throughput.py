@@ -34,7 +34,7 @@ class Assumptions:
             6.2 s with Megatron, 5.2 s with `swift rlhf` (docs/measurements.md, one-colocate).
         decode_bandwidth: Share of the memory bandwidth that decoding reaches.
         decode_step_overhead: Seconds per decoding step for scheduling and sampling.
-        colocate_step: Seconds that Python takes for a decoding step of an engine inside the trainer's process,
+        colocate_step: Seconds that Python takes for a decoding step of an engine inside the trainer,
             while the GPU computes (vLLM schedules asynchronously). Measured, with that overhead: 128
             completions of 512 tokens in 14.7 s inside Megatron and 13.0 s inside `swift rlhf`, the 0.8B shape
             on an H200 with CUDA graphs (one-colocate, one-swift). Of a rollout server it is not measured.
