@@ -376,7 +376,7 @@ def test_a_server_that_is_shut_down_says_nothing(tmp_path: Path) -> None:
 def test_missing_kernels_count_only_where_there_is_a_gpu(tmp_path: Path) -> None:
     slow = "The fast path is not available. Falling back to torch implementation.\n"
     log = write(tmp_path / "train.log", slow)
-    assert ids(diagnose([log])) == ["F048-torch-fallback"]
+    assert ids(diagnose([log])) == ["F048-no-fast-path"]
     write(log, "UserWarning: 'pin_memory' argument is set as true but no accelerator is found\n" + slow)
     assert ids(diagnose([log])) == []
 
