@@ -6,18 +6,18 @@ import pytest
 from grpoflow.models.architecture import Architecture
 from grpoflow.models.counts import count_parameters
 from grpoflow.plan.hardware import GIB, GPUS, gpu_named
+from grpoflow.plan.kv_cache import gdn_state_bytes, kv_bytes_per_token, kv_cache
 from grpoflow.plan.layout import LayoutSpec
 from grpoflow.plan.memory import (
     NOT_MODELLED,
+    VLLM_WORKSPACE,
     ColocateSpec,
     RankMemory,
     TrainerSpec,
     VllmSpec,
     chunk_state_bytes,
     colocated_memory,
-    gdn_state_bytes,
     host_bytes_per_node,
-    kv_bytes_per_token,
     stage_parameters,
     swift_trainer_memory,
     trainer_memory,
@@ -147,22 +147,69 @@ def test_stages_add_up_to_the_model() -> None:
         assert text == pytest.approx(counts.text + counts.mtp + copy)
 
 
-@pytest.mark.parametrize(("tp", "states"), [(1, 112), (2, 590)])
-def test_running_sequences_of_the_27b(tp: int, states: int) -> None:
-    """About 110 sequences fit beside the weights at TP 1 and 0.9 utilisation, about 580 at TP 2."""
-    memory = vllm_memory(arch_of("27B"), VllmSpec(tp), A800)
-    assert memory.max_num_seqs == pytest.approx(states, rel=0.03)
+@pytest.mark.parametrize(
+    ("memory", "tokens", "concurrency"),
+    [
+        (40.15 * GIB, 825_472, "806.12"),
+        (40.34 * GIB, 829_312, "809.88"),
+        (4 * GIB, 82_176, "80.25"),
+    ],
+)
+def test_kv_cache_is_what_vllm_said(memory: float, tokens: int, concurrency: str) -> None:
+    """vLLM 0.23.0 on an H200: the 0.8B shape, max_model_len 1024, prefix caching (one-colocate.json and
+    one-swift.json of benchmarks/gpu/results/cases, and one with kv_cache_memory_bytes)."""
+    cache = kv_cache(arch_of("0.8B"), 1, int(memory))
+    assert cache.block_tokens == 544
+    # 6 layers of attention in one group, 18 of GDN in three
+    assert (cache.attention_groups, cache.gdn_groups, cache.blocks_of(1024)) == (1, 3, 8)
+    padded = cache.block_bytes / 6 / (gdn_state_bytes(arch_of("0.8B"), 1) / 18)
+    assert f"{padded - 1:.2%}" == "2.64%"
+    assert cache.tokens(1024) == pytest.approx(tokens, abs=128)  # the log rounds the memory: one block
+    assert cache.concurrency(1024) == pytest.approx(float(concurrency), abs=0.13)
+
+
+def test_vllm_memory_of_the_measured_engine() -> None:
+    """Of 0.3 x 143771 MiB it had 1.53 GiB of weights, 40.15 GiB of KV cache, and less than the workspace."""
+    gpu = replace(gpu_named("H200"), memory=143771 * 2**20)
+    memory = vllm_memory(arch_of("0.8B"), VllmSpec(1, 0.3, 128, 1024), gpu)
+    assert vllm_weight_bytes(arch_of("0.8B"), 1) == pytest.approx(1.53 * GIB, rel=0.1)
+    assert 0.3 * gpu.memory - (1.53 + 40.15) * GIB == pytest.approx(0.44 * GIB, rel=0.01)
+    assert 0.44 * GIB < VLLM_WORKSPACE
+    assert 825_472 * 0.9 < memory.kv_tokens < 825_472
+
+
+def test_sequences_of_the_27b() -> None:
+    """A state is as large as 784 tokens of keys and values: 17 blocks for 8192 tokens."""
+    one, two = (vllm_memory(arch_of("27B"), VllmSpec(tp), A800) for tp in (1, 2))
+    assert (one.max_num_seqs, two.max_num_seqs) == (339, 1743)
+    assert two.concurrency == pytest.approx(two.max_num_seqs / 17)
+
+
+def test_groups_of_like_size_are_padded() -> None:
+    """4 and 5 layers are two groups of 5 (v1/core/kv_cache_utils.py:1161-1169)."""
+    arch = arch_of("0.8B")
+    types = ("full_attention",) * 4 + ("linear_attention",) * 5
+    cache = kv_cache(replace(arch, layer_types=types), 1, GIB)
+    assert (cache.attention_groups, cache.gdn_groups) == (1, 1)
+    assert cache.block_bytes == 5 * 544 * 2048
 
 
 def test_vllm_states_that_do_not_fit_name_the_largest_number() -> None:
-    arch, spec = arch_of("27B"), VllmSpec(1, max_num_seqs=256, max_model_len=16384)
+    arch, spec = arch_of("27B"), VllmSpec(1, max_num_seqs=1024, max_model_len=16384)
     (problem,) = vllm_memory(arch, spec, A800).problems
     assert (problem.id, problem.key) == ("vllm_states_fit", "vllm_max_num_seqs")
     (legal,) = problem.legal
     assert isinstance(legal, int)
-    assert vllm_memory(arch, replace(spec, max_num_seqs=legal), A800).problems == ()
-    assert vllm_memory(arch, replace(spec, max_num_seqs=legal), A800).full_length_sequences >= 1
-    assert vllm_memory(arch, replace(spec, max_num_seqs=legal + 2), A800).problems
+    fits = vllm_memory(arch, replace(spec, max_num_seqs=legal), A800)
+    assert fits.problems == ()
+    assert fits.concurrency >= 1
+    assert vllm_memory(arch, replace(spec, max_num_seqs=legal + 1), A800).problems
+
+
+def test_one_sequence_of_full_length_must_fit() -> None:
+    spec = VllmSpec(1, max_num_seqs=1, max_model_len=262_144)
+    (problem,) = vllm_memory(arch_of("27B"), spec, A800).problems
+    assert (problem.id, problem.legal) == ("vllm_weights_fit", (2, 4))
 
 
 def test_vllm_weights_that_do_not_fit_name_tensor_parallel_sizes() -> None:

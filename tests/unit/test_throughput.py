@@ -182,6 +182,18 @@ def test_rollout_scaling() -> None:
     assert rollout(size="27B") > rollout(size="9B") > rollout(size="2B")
 
 
+def test_sequences_beyond_the_kv_cache_wait() -> None:
+    """The 35B-A3B at 0.5 of two A800 holds 283 blocks, 10 for a mean sequence: 64 need 2.3 waves, each of which
+    reads less."""
+
+    def seconds_at(share: float) -> float:
+        spec = VllmSpec(2, share, 64)
+        return rollout_seconds(arch_of("35B-A3B"), A800, spec, 1, 64, Workload(2048, 2048, 4096), ASSUMED)
+
+    assert 1.3 < seconds_at(0.5) / seconds_at(0.6) < 64 / 28.3
+    assert seconds_at(0.6) == seconds_at(0.9)
+
+
 def test_the_longest_completion_never_exceeds_the_limit() -> None:
     short = Workload(500, 1500, 1600)
     spec = VllmSpec(2)

@@ -159,8 +159,8 @@ def _memory(memory: Mapping[str, Any] | None, colour: bool) -> list[str]:
         lines.append(f"{' ' * width}  {items}")
     rollout = memory["rollout"]
     lines.append(
-        f"KV cache of an engine: {rollout['kv_tokens']:,} tokens, {rollout['full_length_sequences']} "
-        f"sequences of full length; max_num_seqs at most {rollout['largest_max_num_seqs']}"
+        f"KV cache of an engine: {rollout['kv_tokens']:,} tokens, {rollout['concurrency']:.2f} sequences of "
+        f"full length at once; max_num_seqs at most {rollout['largest_max_num_seqs']}"
     )
     return lines + textwrap.wrap(f"not modelled: {'; '.join(memory['not_modelled'])}", WIDTH)
 

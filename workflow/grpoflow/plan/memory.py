@@ -10,13 +10,14 @@ gated delta nets that it refuses, to the reference copy of GRPO and to CPU offlo
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
 from grpoflow.models.architecture import Architecture
 from grpoflow.models.counts import count_parameters, experts_layer
 from grpoflow.plan.hardware import GIB, Gpu
+from grpoflow.plan.kv_cache import KvCache, kv_cache
 from grpoflow.plan.layout import LayoutSpec
 from grpoflow.plan.problem import Problem
 
@@ -29,17 +30,16 @@ NOT_MODELLED = (
     "activations of the vision tower and of image tokens beyond their share of the sequence length",
     "replication of norms, routers and KV heads over the TP ranks: they are counted as split (below 1 %)",
     "fragmentation and the caches of the CUDA allocator beyond the fixed reserve",
-    "block alignment of vLLM's hybrid KV cache beyond the fixed slack",
     "CUDA graphs of vLLM beyond the fixed workspace",
     "the optimizer's temporary buffers at the step, and the double copy while a checkpoint is written",
 )
 """What the estimate leaves out. Treat it as a lower bound, and keep room."""
 
 VLLM_WORKSPACE = 4 * GIB
-"""Activations, sampler and CUDA graphs of a vLLM rank [assumption]."""
-
-KV_SLACK = 0.8
-"""Share of the free KV memory that holds tokens: hybrid models waste blocks by alignment [assumption]."""
+"""Activations, sampler and CUDA graphs of a vLLM rank [assumption]. Cautious for small models: of 0.3 x
+143771 MiB for the 0.8B shape on an H200, 0.44 GiB remained beside 1.53 GiB of weights and 40.15 GiB of KV
+cache, and 0.25 GiB in `swift rlhf` (benchmarks/gpu/results/cases/one-colocate.json, one-swift.json: CUDA
+graphs, 128 sequences of 1024 tokens)."""
 
 SYNC_BUCKET = 512 * 2**20
 """SWIFT_UPDATE_WEIGHTS_BUCKET_SIZE (swift megatron/trainers/rollout_mixin.py:680)."""
@@ -454,7 +454,7 @@ class VllmSpec:
     Attributes:
         tp: Tensor-parallel size.
         gpu_memory_utilization: Share of the GPU that the engine takes.
-        max_num_seqs: Sequences that run at once; each has a GDN state.
+        max_num_seqs: Sequences that run at once, if the KV cache holds them.
         max_model_len: Longest prompt and completion, in tokens.
     """
 
@@ -470,101 +470,77 @@ def vllm_weight_bytes(arch: Architecture, tp: int) -> int:
     return BF16 * (counts.text + counts.visual) // tp
 
 
-def kv_bytes_per_token(arch: Architecture, tp: int) -> int:
-    """Keys and values of one token in the full-attention layers; KV heads are replicated when there are fewer
-    than TP."""
-    return 2 * arch.head_dim * BF16 * arch.attention_layers * arch.kv_heads // min(tp, arch.kv_heads)
-
-
-def gdn_state_bytes(arch: Architecture, tp: int) -> int:
-    """State of one running sequence: an fp32 matrix per value head and the window of the convolution, per GDN
-    layer."""
-    gdn = arch.gdn
-    state = gdn.value_heads * gdn.key_head_dim * gdn.value_head_dim * FP32
-    window = (2 * gdn.key_size + gdn.value_size) * (gdn.conv_kernel - 1) * BF16
-    return arch.gdn_layers * (state + window) // tp
-
-
 @dataclass(frozen=True)
 class VllmMemory:
     """Memory of one rank of a vLLM engine, and what it can hold.
 
     Attributes:
-        rank: The items; KV cache is what remains of the budget.
-        kv_tokens: Tokens that fit into the KV cache of the engine, after the slack.
-        full_length_sequences: Sequences of max_model_len that fit at once.
-        max_num_seqs: Largest max_num_seqs whose states fit, with no KV cache left.
+        rank: The items; KV cache and GDN states share what remains of the budget.
+        kv_tokens: What vLLM reports as `GPU KV cache size`.
+        concurrency: Sequences of max_model_len that fit at once; those beyond wait or are computed again.
+        max_num_seqs: Largest max_num_seqs with which the engine starts.
         problems: What does not fit.
     """
 
     rank: RankMemory
     kv_tokens: int
-    full_length_sequences: int
+    concurrency: float
     max_num_seqs: int
     problems: tuple[Problem, ...]
 
 
-def vllm_memory(arch: Architecture, spec: VllmSpec, gpu: Gpu) -> VllmMemory:
-    """Split the budget of a vLLM rank: weights, workspace, GDN states of max_num_seqs sequences, KV cache
-    from the rest."""
+def engine_cache(arch: Architecture, spec: VllmSpec, gpu: Gpu) -> KvCache:
+    """The pool that remains beside weights and workspace."""
     budget = int(spec.gpu_memory_utilization * gpu.memory)
-    weights, state, kv = (
-        vllm_weight_bytes(arch, spec.tp),
-        gdn_state_bytes(arch, spec.tp),
-        kv_bytes_per_token(arch, spec.tp),
-    )
-    left = budget - weights - VLLM_WORKSPACE
-    cache = left - spec.max_num_seqs * state
-    tokens = max(0, int(cache * KV_SLACK / kv))
+    return kv_cache(arch, spec.tp, budget - vllm_weight_bytes(arch, spec.tp) - VLLM_WORKSPACE)
+
+
+def vllm_memory(arch: Architecture, spec: VllmSpec, gpu: Gpu) -> VllmMemory:
+    """Split the budget of a vLLM rank: weights, workspace, and the pool of GDN states and KV cache."""
+    weights, cache = vllm_weight_bytes(arch, spec.tp), engine_cache(arch, spec, gpu)
+    pool = max(0, int(spec.gpu_memory_utilization * gpu.memory) - weights - VLLM_WORKSPACE)
+    concurrency = cache.concurrency(spec.max_model_len)
+    running = min(spec.max_num_seqs, int(concurrency))
+    states = running * cache.state_bytes
+    during: tuple[Phase, ...] = ("rollout",)
     items = (
         Item("vLLM weights", weights, f"bf16 text and vision / TP {spec.tp}", ("rollout", "sync")),
-        Item(
-            "vLLM workspace", VLLM_WORKSPACE, "activations, sampler, CUDA graphs [assumption]", ("rollout",)
-        ),
-        Item(
-            "GDN states",
-            spec.max_num_seqs * state,
-            f"{spec.max_num_seqs} x {state / 2**20:.1f} MiB",
-            ("rollout",),
-        ),
-        Item(
-            "KV cache", max(0, cache), f"rest of {spec.gpu_memory_utilization:.0%} of the GPU", ("rollout",)
-        ),
+        Item("vLLM workspace", VLLM_WORKSPACE, "activations, sampler, CUDA graphs [assumption]", during),
+        Item("GDN states", states, f"{running} x {cache.state_bytes / 2**20:.1f} MiB", during),
+        Item("KV cache", pool - states, f"rest of {spec.gpu_memory_utilization:.0%} of the GPU", during),
     )
     return VllmMemory(
         rank=RankMemory("rollout", items),
-        kv_tokens=tokens,
-        full_length_sequences=tokens // spec.max_model_len,
-        max_num_seqs=max(0, left // state),
-        problems=tuple(_vllm_problems(arch, spec, gpu, left, cache)),
+        kv_tokens=cache.tokens(spec.max_model_len),
+        concurrency=concurrency,
+        max_num_seqs=cache.blocks,
+        problems=tuple(_vllm_problems(arch, spec, gpu, cache)),
     )
 
 
-def _vllm_problems(arch: Architecture, spec: VllmSpec, gpu: Gpu, left: int, cache: int) -> Iterable[Problem]:
-    state = gdn_state_bytes(arch, spec.tp)
-    needed = int(spec.max_model_len * kv_bytes_per_token(arch, spec.tp) / KV_SLACK)
-    if left <= 0:
-        budget = spec.gpu_memory_utilization * gpu.memory
+def _vllm_problems(arch: Architecture, spec: VllmSpec, gpu: Gpu, cache: KvCache) -> Iterable[Problem]:
+    """What vLLM refuses when it starts; sequences that do not fit at once only wait."""
+    needed = cache.blocks_of(spec.max_model_len)
+    if cache.blocks < needed:  # vLLM 0.23.0 v1/core/kv_cache_utils.py:719-744
         legal = tuple(
             tp
             for tp in (1, 2, 4, 8, 16)
-            if arch.attention_heads % tp == 0 and vllm_weight_bytes(arch, tp) + VLLM_WORKSPACE < budget
+            if arch.attention_heads % tp == 0
+            and engine_cache(arch, replace(spec, tp=tp), gpu).concurrency(spec.max_model_len) >= 1
         )
         why = (
-            f"weights of {vllm_weight_bytes(arch, spec.tp) / GIB:.1f} GiB and {VLLM_WORKSPACE / GIB:.0f} "
-            f"GiB workspace exceed {spec.gpu_memory_utilization:.2f} x {gpu.memory / GIB:.1f} GiB of the "
-            f"{gpu.name}"
+            f"weights of {vllm_weight_bytes(arch, spec.tp) / GIB:.1f} GiB, {VLLM_WORKSPACE / GIB:.0f} GiB "
+            f"workspace and {needed * cache.block_bytes / GIB:.1f} GiB of KV cache for one sequence of "
+            f"{spec.max_model_len} tokens exceed {spec.gpu_memory_utilization:.2f} x "
+            f"{gpu.memory / GIB:.1f} GiB of the {gpu.name}"
         )
         yield Problem("vllm_weights_fit", "vllm_tensor_parallel_size", spec.tp, why, legal[:2])
-    elif cache < needed:
+    elif cache.blocks < spec.max_num_seqs:  # vLLM 0.23.0 config/compilation.py:1452-1468
         why = (
-            f"x {state / 2**20:.0f} MiB of GDN state leaves no KV cache for one sequence of "
-            f"{spec.max_model_len} tokens in the {left / GIB:.1f} GiB beside the weights (vllm#49064)"
+            f"sequences need a block of the KV cache each, and {cache.blocks} blocks of "
+            f"{cache.block_bytes / 2**20:.0f} MiB fit beside the weights (vllm#49064)"
         )
-        largest = (left - needed) // state
-        yield Problem(
-            "vllm_states_fit", "vllm_max_num_seqs", spec.max_num_seqs, why, (largest,) if largest > 0 else ()
-        )
+        yield Problem("vllm_states_fit", "vllm_max_num_seqs", spec.max_num_seqs, why, (cache.blocks,))
 
 
 # --- colocate ---

@@ -11,8 +11,9 @@ from grpoflow.models.architecture import Architecture
 from grpoflow.models.counts import count_parameters, flops_per_token
 from grpoflow.plan.batch import Batch
 from grpoflow.plan.hardware import Gpu
+from grpoflow.plan.kv_cache import gdn_state_bytes, kv_bytes_per_token
 from grpoflow.plan.layout import LayoutSpec
-from grpoflow.plan.memory import BF16, VllmSpec, gdn_state_bytes, kv_bytes_per_token
+from grpoflow.plan.memory import BF16, VllmSpec, engine_cache
 
 
 @dataclass(frozen=True)
@@ -298,8 +299,8 @@ def rollout_seconds(
 
     Prompts are computed at the training rate of a forward pass. A decoding step reads the weights once and
     the KV cache and GDN state of every running sequence; it cannot be faster than its FLOPs either. There are
-    as many steps as the longest completion has tokens, times the number of waves when max_num_seqs is smaller
-    than the batch.
+    as many steps as the longest completion has tokens, times the number of waves when max_num_seqs, or the
+    number of sequences of mean length that the KV cache holds, is smaller than the batch.
     """
     rate = training_rate(arch, gpu, assumptions) * assumptions.forward_mfu_gain * vllm.tp
     flops = flops_per_token(arch)
@@ -307,7 +308,8 @@ def rollout_seconds(
     prefill = per_engine * workload.mean_prompt * flops.forward(int(workload.mean_prompt)) / rate
 
     longest = min(workload.max_completion, workload.mean_completion * assumptions.longest_over_mean)
-    running = min(per_engine, vllm.max_num_seqs)
+    held = engine_cache(arch, vllm, gpu).concurrency(workload.mean_prompt + workload.mean_completion)
+    running = min(per_engine, vllm.max_num_seqs, max(1.0, held))
     waves = per_engine / running
     # The batch thins out towards the tail: on average over the steps, mean / longest of it is running.
     average = max(1.0, running * workload.mean_completion / longest)

@@ -120,12 +120,12 @@ def helps(subject: Subject, section: str) -> tuple[str, ...]:
 @rules(
     {
         "vllm_weights_fit": (
-            "'No available memory for the cache blocks' when the server starts",
-            "vllm#18124, vllm#26884",
+            "'No available memory for the cache blocks', or for one sequence, when the server starts",
+            "vllm#18124, vllm#26884, vllm 0.23.0 v1/core/kv_cache_utils.py:719-744",
         ),
         "vllm_states_fit": (
             "'max_num_seqs exceeds available Mamba cache blocks' when the server starts",
-            "vllm#49064",
+            "vllm#49064, vllm 0.23.0 config/compilation.py:1452-1468",
         ),
         "model_fits_a_rollout_node": (
             "a model that no rollout server of one node can hold: `swift rollout` spans no nodes",

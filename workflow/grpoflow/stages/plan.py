@@ -159,7 +159,7 @@ def _memory(subject: Subject) -> dict[str, Any] | None:
         "rollout": {
             **({} if colocated else _rank(engine.rank)),
             "kv_tokens": engine.kv_tokens,
-            "full_length_sequences": engine.full_length_sequences,
+            "concurrency": round(engine.concurrency, 2),
             "largest_max_num_seqs": engine.max_num_seqs,
         },
         "sft": [_rank(rank) for rank in sft_ranks(subject)],
