@@ -183,8 +183,8 @@ def test_rollout_scaling() -> None:
 
 
 def test_sequences_beyond_the_kv_cache_wait() -> None:
-    """The 35B-A3B at 0.5 of two A800 holds 283 blocks, 10 for a mean sequence: 64 need 2.3 waves, each of which
-    reads less."""
+    """The 35B-A3B at 0.5 of two A800 holds 283 blocks, 10 for a mean sequence: 64 need 2.3 waves, each of
+    which reads less."""
 
     def seconds_at(share: float) -> float:
         spec = VllmSpec(2, share, 64)
