@@ -7,6 +7,7 @@ page is what this program makes of the files.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from grpoflow.config import Config
 from grpoflow.models.architecture import Architecture
 from grpoflow.models.counts import flops_per_token
 from grpoflow.plan.hardware import gpu_named
+from grpoflow.plan.inputs import vllm_spec
+from grpoflow.plan.kv_cache import kv_cache
 from grpoflow.plan.memory import RankMemory, host_bytes_per_node
 from grpoflow.preflight.estimate import disk
 from grpoflow.preflight.subject import Subject
@@ -143,6 +146,51 @@ def memory_row(case: dict[str, Any]) -> Row:
 def memory() -> str:
     head = ["case", "steps", "predicted", "allocator peak", "error", "of it static", "reserved", "driver"]
     return table(head, [memory_row(case) for case in cases() if measured(case)])
+
+
+# --- vLLM ---
+
+SAYS = {
+    "weights": re.compile(r"Model loading took ([\d.]+) GiB"),
+    "pool": re.compile(r"Available KV cache memory: ([\d.]+) GiB"),
+    "block": re.compile(r"Setting attention block size to (\d+) tokens"),
+    "tokens": re.compile(r"GPU KV cache size: ([\d,]+) tokens"),
+}
+"""What vLLM 0.23 says of its memory when it starts."""
+
+
+def said(case: dict[str, Any]) -> dict[str, float]:
+    """The numbers of vLLM's start-up log."""
+    found = {name: pattern.search("\n".join(case["engine"])) for name, pattern in SAYS.items()}
+    return {name: float(match[1].replace(",", "")) for name, match in found.items() if match}
+
+
+def engine_row(case: dict[str, Any]) -> Row:
+    """Plan and log of an engine; `tokens` twice: as the plan has them, and of the pool that the log names."""
+    log, engine = said(case), plan_of_result(case)[1]
+    assert engine is not None
+    with configuration_of_result(case) as config:
+        spec = vllm_spec(config)
+    planned = {item.name: item.bytes for item in engine.rank.items}
+    arch = Architecture.from_config(case["model_config"])
+    cache = kv_cache(arch, spec.tp, int(log["pool"] * GIB))
+    pool = planned["KV cache"] + planned["GDN states"]
+    return [
+        case["case"],
+        f"{planned['vLLM weights'] / GIB:.2f} / {log['weights']:.2f}",
+        f"{pool / GIB:.1f} / {log['pool']:.1f}",
+        f"{pool / GIB / log['pool'] - 1:+.0%}",
+        f"{cache.block_tokens} / {log['block']:.0f}",
+        f"{cache.tokens(spec.max_model_len):,} / {log['tokens']:,.0f}",
+        f"{engine.kv_tokens:,}",
+    ]
+
+
+def engines() -> str:
+    """vLLM's start-up log against the plan, of the cases whose engine chose its memory itself."""
+    head = ["case", "weights, plan / log", "KV cache and GDN states, plan / log", "error"]
+    head += ["tokens of a block, plan / log", "tokens, plan of the log's GiB / log", "tokens, plan"]
+    return table(head, [engine_row(case) for case in cases(ONE) if len(said(case)) == len(SAYS)])
 
 
 # --- eight GPUs ---
@@ -462,6 +510,7 @@ def page() -> str:
         "queue": queue(),
         "stages": "\n\n".join(f"`{dag['experiment']}`:\n\n{stage_table(dag)}" for dag in dags()),
         "memory": memory(),
+        "engines": engines(),
         "speed": speed(),
         "eight": eight(),
         "failed": failed(),

@@ -45,6 +45,18 @@ def test_the_plan_is_within_a_twentieth_of_the_measured_peak(case: dict[str, Any
     assert tables.predicted_peak(case) == pytest.approx(tables.peak_of(case), rel=0.05)
 
 
+ENGINES = [case for case in tables.cases(tables.ONE) if len(tables.said(case)) == len(tables.SAYS)]
+
+
+@pytest.mark.parametrize("case", ENGINES, ids=lambda case: case["case"])
+def test_the_plan_lays_out_the_kv_cache_as_vllm_said_it_did(case: dict[str, Any]) -> None:
+    _, weights, _, _, block, tokens, _ = tables.engine_row(case)
+    for planned, logged in (cell.replace(",", "").split(" / ") for cell in (weights, block, tokens)):
+        assert float(planned) == pytest.approx(float(logged), rel=0.05)
+    planned, logged = tokens.split(" / ")
+    assert planned == logged
+
+
 @pytest.mark.parametrize(
     "overlays",
     [
