@@ -115,6 +115,17 @@ def test_changed_lock_makes_only_its_environment_anew(house: Path) -> None:
     assert not leftover.exists()
 
 
+def test_an_activated_environment_is_made_anew_with_another_python(house: Path) -> None:
+    run(house, "orchestrator")
+    own = house / ".envs/orchestrator/bin"
+    shutil.copy(own / "python", own / "python3")
+    with (house / "envs/orchestrator/requirements.txt").open("a") as lock:
+        lock.write("new==1 \\\n    --hash=sha256:00\n")
+    code, output = run(house, "orchestrator", PATH=f"{own}:{house}/bin:/usr/bin:/bin")
+    assert code == 0, output
+    assert f"making {house}/.envs/orchestrator with {house}/bin/python3" in output
+
+
 def test_killed_at_work_is_built_anew(house: Path) -> None:
     process = start(house, "orchestrator", FAKE_SLEEP="20")
     deadline = time.monotonic() + 10
