@@ -91,6 +91,10 @@ def test_an_engine_in_the_trainer_syncs_fast_and_decodes_slowly() -> None:
     assert 0.5 * split["logps"] < seconds(colocate, "log-probabilities") < split["logps"]
     assert seconds(server, "rollout") < seconds(colocate, "rollout")
     assert seconds(server, "weight sync") > 5
+    assert ["at least 23 ms of Python" in result.phases[0].assumption for result in (server, colocate)] == [
+        False,
+        True,
+    ]
 
 
 def test_one_gpu_update_is_flops_over_rate() -> None:

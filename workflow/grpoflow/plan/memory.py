@@ -489,16 +489,20 @@ class VllmMemory:
     problems: tuple[Problem, ...]
 
 
+def _pool_bytes(arch: Architecture, spec: VllmSpec, gpu: Gpu) -> int:
+    """What remains of the budget beside weights and workspace; below 0 where they exceed it."""
+    return int(spec.gpu_memory_utilization * gpu.memory) - vllm_weight_bytes(arch, spec.tp) - VLLM_WORKSPACE
+
+
 def engine_cache(arch: Architecture, spec: VllmSpec, gpu: Gpu) -> KvCache:
     """The pool that remains beside weights and workspace."""
-    budget = int(spec.gpu_memory_utilization * gpu.memory)
-    return kv_cache(arch, spec.tp, budget - vllm_weight_bytes(arch, spec.tp) - VLLM_WORKSPACE)
+    return kv_cache(arch, spec.tp, _pool_bytes(arch, spec, gpu))
 
 
 def vllm_memory(arch: Architecture, spec: VllmSpec, gpu: Gpu) -> VllmMemory:
     """Split the budget of a vLLM rank: weights, workspace, and the pool of GDN states and KV cache."""
     weights, cache = vllm_weight_bytes(arch, spec.tp), engine_cache(arch, spec, gpu)
-    pool = max(0, int(spec.gpu_memory_utilization * gpu.memory) - weights - VLLM_WORKSPACE)
+    pool = max(0, _pool_bytes(arch, spec, gpu))
     concurrency = cache.concurrency(spec.max_model_len)
     running = min(spec.max_num_seqs, int(concurrency))
     states = running * cache.state_bytes

@@ -32,7 +32,8 @@ class Assumptions:
         layer_overhead: Seconds that one layer takes at least, in each of the three passes of forward and
             backward, however small it is: Python launches its kernels one by one. Measured: the update of the
             0.8B shape, 24 layers in 32 micro batches of 4096 tokens, on an H200 that nothing else used:
-            6.2 s with Megatron, 5.2 s with `swift rlhf` (docs/measurements.md, one-colocate).
+            6.2 s with Megatron, which is the value, 5.2 s with `swift rlhf` (docs/measurements.md,
+            one-colocate and one-swift).
         decode_bandwidth: Share of the memory bandwidth that decoding reaches.
         decode_step_overhead: Seconds per decoding step for scheduling and sampling.
         colocate_step: Seconds that Python takes for a decoding step of an engine inside the trainer,
@@ -376,6 +377,8 @@ def estimate_step(
         train, forward, gradients = train + gathers, forward + gathers / (2 if frozen else 3), 0.0
     slots = pipeline_passes(layout.pp, batch.gradient_accumulation)
     updates = batch.updates_per_rollout
+    colocate = servers == 0
+    python = f", at least {assumptions.colocate_step * 1e3:g} ms of Python a token" if colocate else ""
     phases = [
         PhaseTime(
             "rollout",
@@ -387,10 +390,11 @@ def estimate_step(
                 batch.generation_batch_size,
                 workload,
                 assumptions,
-                colocate=servers == 0,
+                colocate=colocate,
             ),
             f"{assumptions.decode_bandwidth:.0%} of {gpu.memory_bandwidth / 1e12:.2f} TB/s on {engines} "
-            f"engines of {vllm.tp} GPUs; longest completion {assumptions.longest_over_mean:g} x the mean",
+            f"engines of {vllm.tp} GPUs{python}; longest completion {assumptions.longest_over_mean:g} x the "
+            "mean",
         )
     ]
     # both trainers compute those of the old policy for every rollout, also where one step is made of it
@@ -414,14 +418,14 @@ def estimate_step(
     )
     counts = count_parameters(arch)
     volume = BF16 * (counts.text + counts.visual) * max(servers, 1)
-    whole = servers == 0 and not zero3 and layout.tp * layout.pp * layout.ep == 1
+    whole = colocate and not zero3 and layout.tp * layout.pp * layout.ep == 1
     bandwidth = assumptions.copy_bandwidth if whole else assumptions.sync_bandwidth
-    requests = assumptions.sync_overhead if servers else 0.0
+    requests = 0.0 if colocate else assumptions.sync_overhead
     phases.append(
         PhaseTime(
             "weight sync",
             requests + volume / bandwidth,
-            f"{volume / 1e9:.0f} GB at {bandwidth / 1e9:g} GB/s" + f" and {requests:g} s" * (servers > 0),
+            f"{volume / 1e9:.0f} GB at {bandwidth / 1e9:g} GB/s" + f" and {requests:g} s" * (not colocate),
         )
     )
     return StepTime(tuple(phases), updates)
