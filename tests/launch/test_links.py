@@ -7,7 +7,7 @@ import time
 
 import pytest
 from grpoflow.launch.links import Listener, links, reach
-from grpoflow.launch.ports import NoFreePorts, free_port, is_free, port_block
+from grpoflow.launch.ports import free_port, is_free
 from grpoflow.plan.placement import PlacementSpec, place
 
 
@@ -50,12 +50,3 @@ def test_a_port_in_time_wait_is_not_free() -> None:
             connection.close()  # the side that closes first keeps the port in TIME_WAIT
             client.recv(1)
     assert not is_free(port)
-
-
-def test_blocks_of_other_seeds_differ_and_taken_ones_are_passed_over() -> None:
-    first = port_block(160, 3, 20000)
-    assert port_block(161, 3, 20000) == first + 3
-    with socket.create_server(("", first + 1)):
-        assert port_block(160, 3, 20000) == first + 3
-    with socket.create_server(("", 32764)), pytest.raises(NoFreePorts):
-        port_block(1, 8, 32760)
