@@ -116,14 +116,13 @@ def predicted_peak(case: dict[str, Any]) -> int:
     made in the first step, and torch counts the memory of an engine that sleeps in its process."""
     with configuration_of_result(case) as config:
         (rank, *_), engine = plan_of(case, config)
-        cache = config.rollout.engine_args.get("kv_cache_memory_bytes")
     predicted = held(rank, "update")
     if not case["steps"]:
         predicted -= sum(i.bytes for i in rank.items if i.name == "optimizer" and i.where == "gpu") * 8 // 12
     if engine is not None and "server_driver_peak_mib" not in case:
         asleep = {item.name: item.bytes for item in engine.rank.items}
         if not any(item.name == "vLLM weights" and "update" in item.phases for item in rank.items):
-            predicted += asleep["vLLM weights"] + (cache or asleep["KV cache"] + asleep["GDN states"])
+            predicted += asleep["vLLM weights"] + asleep["KV cache"] + asleep["GDN states"]
     return predicted
 
 
@@ -173,7 +172,7 @@ def engine_row(case: dict[str, Any]) -> Row:
         spec = vllm_spec(config)
     planned = {item.name: item.bytes for item in engine.rank.items}
     arch = Architecture.from_config(case["model_config"])
-    cache = kv_cache(arch, spec.tp, int(log["pool"] * GIB))
+    cache = kv_cache(arch, spec.tp, int(log["pool"] * GIB), prefix_caching=spec.prefix_caching)
     pool = planned["KV cache"] + planned["GDN states"]
     return [
         case["case"],

@@ -204,6 +204,44 @@ def test_vllm_states_that_do_not_fit_name_the_largest_number() -> None:
     assert fits.problems == ()
     assert fits.concurrency >= 1
     assert vllm_memory(arch, replace(spec, max_num_seqs=legal + 1), A800).problems
+    # without CUDA graphs they wait
+    assert vllm_memory(arch, replace(spec, enforce_eager=True), A800).problems == ()
+
+
+def test_without_prefix_caching_a_sequence_holds_half_the_states() -> None:
+    arch = arch_of("9B")
+    cached, plain = (kv_cache(arch, 1, 40 * GIB, prefix_caching=on) for on in (True, False))
+    assert (cached.blocks, cached.block_bytes) == (plain.blocks, plain.block_bytes)
+    assert (cached.blocks_of(8192), plain.blocks_of(8192)) == (16 + 6, 16 + 3)
+    assert cached.state_bytes == 2 * plain.state_bytes == 6 * plain.block_bytes
+
+
+def test_a_kv_cache_that_is_given_is_the_pool() -> None:
+    """It does not respect gpu_memory_utilization (vLLM 0.23.0 v1/worker/gpu_worker.py:384-402)."""
+    spec = VllmSpec(1, 0.9, 64, 4096, kv_cache_memory=8 * GIB)
+    memory = vllm_memory(arch_of("9B"), spec, A800)
+    pool = sum(item.bytes for item in memory.rank.items if item.name in ("KV cache", "GDN states"))
+    assert (pool, memory.problems) == (8 * GIB, ())
+    assert memory == vllm_memory(arch_of("9B"), replace(spec, gpu_memory_utilization=0.1), A800)
+    assert memory.rank.peak == pool + vllm_weight_bytes(arch_of("9B"), 1) + VLLM_WORKSPACE
+
+
+@pytest.mark.parametrize(("given", "why"), [(GIB // 8, "less than 0.2 GiB"), (70 * GIB, "exceeds 79.")])
+def test_a_kv_cache_that_is_given_must_fit(given: int, why: str) -> None:
+    spec = VllmSpec(1, 0.9, 16, 4096, kv_cache_memory=given)
+    (problem,) = vllm_memory(arch_of("9B"), spec, A800).problems
+    assert (problem.key, problem.value) == ("kv_cache_memory_bytes", given)
+    assert why in problem.why
+    (legal,) = problem.legal
+    assert isinstance(legal, int)
+    (left,) = vllm_memory(arch_of("9B"), replace(spec, kv_cache_memory=legal), A800).problems or (None,)
+    assert left is None or left.key == "vllm_max_num_seqs"
+
+
+def test_no_kv_cache_helps_weights_that_do_not_fit() -> None:
+    spec = VllmSpec(1, 0.5, 16, 4096, kv_cache_memory=GIB)
+    (problem,) = vllm_memory(arch_of("122B-A10B"), spec, A800).problems
+    assert (problem.key, problem.legal) == ("vllm_tensor_parallel_size", (4, 8))
 
 
 def test_one_sequence_of_full_length_must_fit() -> None:

@@ -342,7 +342,22 @@ def vllm_spec(config: Config) -> VllmSpec:
         gpu_memory_utilization=rollout.gpu_memory_utilization,
         max_num_seqs=running,
         max_model_len=model_length(config),
+        kv_cache_memory=integer(rollout.engine_args, "kv_cache_memory_bytes"),
+        prefix_caching=_prefix_caching(config),
+        enforce_eager=rollout.enforce_eager,
     )
+
+
+def _prefix_caching(config: Config) -> bool:
+    """Colocated engines cache prefixes, since ms-swift says so; a server leaves it to vLLM, which has it off
+    for models with gated delta nets (swift rlhf_trainers/args_mixin.py:47, 173; vLLM 0.23.0
+    config/model.py:1852)."""
+    rollout = config.rollout
+    if rollout.mode == "colocate":
+        given = config.trainer.args.get("vllm_enable_prefix_caching", True)
+    else:
+        given = rollout.args.get("vllm_enable_prefix_caching")
+    return bool(rollout.engine_args.get("enable_prefix_caching", False) if given is None else given)
 
 
 def colocate_spec(config: Config) -> ColocateSpec:

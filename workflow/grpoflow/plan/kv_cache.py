@@ -6,8 +6,9 @@ All layers share one pool of blocks, so a state of a GDN costs as much as a bloc
   (platforms/interface.py:663-666). States are padded to it (:682-690).
 - Layers of a kind are put in groups of equal size, and a block is a page of each layer of a group
   (v1/core/kv_cache_utils.py:1158-1179, 1309-1317).
-- A sequence holds as many blocks as its tokens fill of each attention group, and two of each GDN group, the
-  running state and that of the last full block (v1/kv_cache_interface.py:633).
+- A sequence holds as many blocks as its tokens fill of each attention group, and of each GDN group one, its
+  running state; with prefix caching a second, the state at the last full block
+  (v1/kv_cache_interface.py:633).
 
 Counted so it gives the numbers of vLLM's own log (v1/core/kv_cache_utils.py:899-917, 1720-1749), as seen on
 an H200 (benchmarks/gpu/results/cases/one-colocate.json).
@@ -26,9 +27,6 @@ BLOCK_ALIGNMENT = 16
 """An attention block has a multiple of this many tokens: vLLM's default and the least of FlashAttention
 (platforms/interface.py:641-647, v1/attention/backends/flash_attn.py:77-92)."""
 
-STATES = 2
-"""Blocks per sequence and GDN group with prefix caching, the default of ms-swift; without it it is one."""
-
 
 @dataclass(frozen=True)
 class KvCache:
@@ -40,6 +38,7 @@ class KvCache:
         attention_groups: Groups of full-attention layers.
         gdn_groups: Groups of GDN layers.
         blocks: Blocks in the pool.
+        states: Blocks that a sequence holds of each GDN group.
     """
 
     block_tokens: int
@@ -47,15 +46,16 @@ class KvCache:
     attention_groups: int
     gdn_groups: int
     blocks: int
+    states: int
 
     @property
     def state_bytes(self) -> int:
         """What a running sequence holds on one rank, however short it is."""
-        return STATES * self.gdn_groups * self.block_bytes
+        return self.states * self.gdn_groups * self.block_bytes
 
     def blocks_of(self, tokens: float) -> int:
         """Blocks that one sequence of so many tokens holds."""
-        return self.attention_groups * ceil(tokens / self.block_tokens) + STATES * self.gdn_groups
+        return self.attention_groups * ceil(tokens / self.block_tokens) + self.states * self.gdn_groups
 
     def concurrency(self, tokens: float) -> float:
         """Sequences of so many tokens that fit at once: vLLM's `Maximum concurrency`, for max_model_len."""
@@ -80,7 +80,7 @@ def gdn_state_bytes(arch: Architecture, tp: int) -> int:
     return arch.gdn_layers * (state + window) // tp
 
 
-def kv_cache(arch: Architecture, tp: int, memory: int) -> KvCache:
+def kv_cache(arch: Architecture, tp: int, memory: int, *, prefix_caching: bool = True) -> KvCache:
     """The pool that fits into ``memory`` bytes of each of ``tp`` ranks (`Available KV cache memory`)."""
     token = kv_bytes_per_token(arch, tp) // arch.attention_layers
     state = gdn_state_bytes(arch, tp) // arch.gdn_layers
@@ -94,4 +94,5 @@ def kv_cache(arch: Architecture, tp: int, memory: int) -> KvCache:
         attention_groups=ceil(arch.attention_layers / layers),
         gdn_groups=ceil(arch.gdn_layers / layers),
         blocks=max(0, memory // block_bytes),
+        states=2 if prefix_caching else 1,
     )

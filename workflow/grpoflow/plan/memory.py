@@ -456,12 +456,19 @@ class VllmSpec:
         gpu_memory_utilization: Share of the GPU that the engine takes.
         max_num_seqs: Sequences that run at once, if the KV cache holds them.
         max_model_len: Longest prompt and completion, in tokens.
+        kv_cache_memory: Bytes of the KV cache where they are given (kv_cache_memory_bytes): the engine then
+            does not look at gpu_memory_utilization (vLLM 0.23.0 v1/worker/gpu_worker.py:384).
+        prefix_caching: Whether blocks of a prompt are kept for the next sequence that begins like it.
+        enforce_eager: No CUDA graphs.
     """
 
     tp: int = 1
     gpu_memory_utilization: float = 0.9
     max_num_seqs: int = 256
     max_model_len: int = 8192
+    kv_cache_memory: int | None = None
+    prefix_caching: bool = True
+    enforce_eager: bool = False
 
 
 def vllm_weight_bytes(arch: Architecture, tp: int) -> int:
@@ -490,13 +497,15 @@ class VllmMemory:
 
 
 def _pool_bytes(arch: Architecture, spec: VllmSpec, gpu: Gpu) -> int:
-    """What remains of the budget beside weights and workspace; below 0 where they exceed it."""
+    """What was given, or remains of the budget beside weights and workspace: below 0 where they exceed it."""
+    if spec.kv_cache_memory is not None:
+        return spec.kv_cache_memory
     return int(spec.gpu_memory_utilization * gpu.memory) - vllm_weight_bytes(arch, spec.tp) - VLLM_WORKSPACE
 
 
 def engine_cache(arch: Architecture, spec: VllmSpec, gpu: Gpu) -> KvCache:
-    """The pool that remains beside weights and workspace."""
-    return kv_cache(arch, spec.tp, _pool_bytes(arch, spec, gpu))
+    """The pool of the engine."""
+    return kv_cache(arch, spec.tp, _pool_bytes(arch, spec, gpu), prefix_caching=spec.prefix_caching)
 
 
 def vllm_memory(arch: Architecture, spec: VllmSpec, gpu: Gpu) -> VllmMemory:
@@ -507,11 +516,16 @@ def vllm_memory(arch: Architecture, spec: VllmSpec, gpu: Gpu) -> VllmMemory:
     running = min(spec.max_num_seqs, int(concurrency))
     states = running * cache.state_bytes
     during: tuple[Phase, ...] = ("rollout",)
+    rest = (
+        f"rest of {spec.gpu_memory_utilization:.0%} of the GPU"
+        if spec.kv_cache_memory is None
+        else "rest of kv_cache_memory_bytes"
+    )
     items = (
         Item("vLLM weights", weights, f"bf16 text and vision / TP {spec.tp}", ("rollout", "sync")),
         Item("vLLM workspace", VLLM_WORKSPACE, "activations, sampler, CUDA graphs [assumption]", during),
         Item("GDN states", states, f"{running} x {cache.state_bytes / 2**20:.1f} MiB", during),
-        Item("KV cache", pool - states, f"rest of {spec.gpu_memory_utilization:.0%} of the GPU", during),
+        Item("KV cache", pool - states, rest, during),
     )
     return VllmMemory(
         rank=RankMemory("rollout", items),
@@ -524,24 +538,31 @@ def vllm_memory(arch: Architecture, spec: VllmSpec, gpu: Gpu) -> VllmMemory:
 
 def _vllm_problems(arch: Architecture, spec: VllmSpec, gpu: Gpu, cache: KvCache) -> Iterable[Problem]:
     """What vLLM refuses when it starts; sequences that do not fit at once only wait."""
-    needed = cache.blocks_of(spec.max_model_len)
-    if cache.blocks < needed:  # vLLM 0.23.0 v1/core/kv_cache_utils.py:719-744
+    given = spec.kv_cache_memory
+    share = spec.gpu_memory_utilization if given is None else 1.0
+    weights, needed = vllm_weight_bytes(arch, spec.tp), cache.blocks_of(spec.max_model_len)
+    room, one = int(share * gpu.memory) - weights - VLLM_WORKSPACE, needed * cache.block_bytes
+    beside = f"weights of {weights / GIB:.1f} GiB, {VLLM_WORKSPACE / GIB:.0f} GiB workspace"
+    sequence = f"{one / GIB:.1f} GiB of KV cache for one sequence of {spec.max_model_len} tokens"
+    the_gpu = f"{gpu.memory / GIB:.1f} GiB of the {gpu.name}"
+    if room < one:  # vLLM 0.23.0 v1/core/kv_cache_utils.py:719-744
+        whole = replace(spec, kv_cache_memory=None, gpu_memory_utilization=share)
         legal = tuple(
             tp
             for tp in (1, 2, 4, 8, 16)
             if arch.attention_heads % tp == 0
-            and engine_cache(arch, replace(spec, tp=tp), gpu).concurrency(spec.max_model_len) >= 1
+            and engine_cache(arch, replace(whole, tp=tp), gpu).concurrency(spec.max_model_len) >= 1
         )
-        why = (
-            f"weights of {vllm_weight_bytes(arch, spec.tp) / GIB:.1f} GiB, {VLLM_WORKSPACE / GIB:.0f} GiB "
-            f"workspace and {needed * cache.block_bytes / GIB:.1f} GiB of KV cache for one sequence of "
-            f"{spec.max_model_len} tokens exceed {spec.gpu_memory_utilization:.2f} x "
-            f"{gpu.memory / GIB:.1f} GiB of the {gpu.name}"
-        )
+        why = f"{beside} and {sequence} exceed {share:.2f} x {the_gpu}"
         yield Problem("vllm_weights_fit", "vllm_tensor_parallel_size", spec.tp, why, legal[:2])
-    elif cache.blocks < spec.max_num_seqs:  # vLLM 0.23.0 config/compilation.py:1452-1468
+    elif given is not None and not one <= given <= room:
+        why = f"it holds less than {sequence}" if given < one else f"with {beside} it exceeds {the_gpu}"
+        legal = (min(max(given, one), room),)
+        yield Problem("vllm_weights_fit", "kv_cache_memory_bytes", given, why, legal)
+    elif cache.blocks < spec.max_num_seqs and not spec.enforce_eager:
+        # vLLM 0.23.0 config/compilation.py:1452-1468
         why = (
-            f"sequences need a block of the KV cache each, and {cache.blocks} blocks of "
+            f"with CUDA graphs sequences need a block of the KV cache each, and {cache.blocks} blocks of "
             f"{cache.block_bytes / 2**20:.0f} MiB fit beside the weights (vllm#49064)"
         )
         yield Problem("vllm_states_fit", "vllm_max_num_seqs", spec.max_num_seqs, why, (cache.blocks,))

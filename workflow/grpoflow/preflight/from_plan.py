@@ -21,6 +21,7 @@ KEYS = {
     "vllm_tp": "rollout.tensor_parallel_size",
     "vllm_tensor_parallel_size": "rollout.tensor_parallel_size",
     "vllm_max_num_seqs": "rollout.max_num_seqs",
+    "kv_cache_memory_bytes": "rollout.engine_args.kv_cache_memory_bytes",
     "trainer_gpus": "trainer.gpus",
     "rollout_gpus": "rollout.gpus",
     "trainer_nodes": "trainer.nodes",
