@@ -72,7 +72,9 @@ def main(directory: Path, experiment: str, result: Path, note: str) -> None:
     manifests = [read(path) for path in sorted(shared.glob("*/*/manifest.json"))]
     named = ("endpoints.json", "train.json", "evaluation/manifest.json", "export/manifest.json")
     manifests += [found for name in named if (found := read(own / name))]
-    order = {name: place for place, name in enumerate(("cache_dataset", "sft", "convert_to_mcore"))}
+    order = {
+        name: place for place, name in enumerate(("cache_dataset", "cache_sft", "sft", "convert_to_mcore"))
+    }
     manifests.sort(key=lambda m: order.get(m["stage"], len(order)))
     run = next(own.glob("runs/*/output"), None)
     log = (directory / "dag.log").read_text(encoding="utf-8", errors="replace")

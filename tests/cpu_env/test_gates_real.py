@@ -17,7 +17,7 @@ from grpoflow.config.load import merge
 from grpoflow.fidelity import MTP
 from grpoflow.stages.base import Stage, StageFailed
 from grpoflow.stages.convert import convert_to_mcore
-from grpoflow.stages.dataset import cache_dataset
+from grpoflow.stages.dataset import CONVERSATIONS, cache_dataset, cache_sft
 
 pytestmark = pytest.mark.real
 WORKFLOW = {"PYTHONPATH": str(REPO / "workflow")}
@@ -206,6 +206,37 @@ def test_data_set_with_images(models: Path, cpu_run: CpuRun, tmp_path: Path) -> 
     assert manifest["rewards"]["arithmetic_accuracy"]["needed"] == ["solution"]
     assert manifest["template"]["response_prefix"] == "<think>\n\n</think>\n\n"
     assert manifest["versions"]["ms-swift"]
+
+
+def test_no_conversation_asks_a_held_out_prompt(models: Path, tmp_path: Path) -> None:
+    """The same question, the same image, and one that GRPO would not take for its length."""
+
+    def answered(row: dict[str, Any]) -> dict[str, Any]:
+        return {**row, "messages": [*row["messages"], {"role": "assistant", "content": "4"}]}
+
+    png(tmp_path / "picture.png", 64)
+    shown = prompt("<image>What is this?", images=["picture.png"])
+    held_out = [prompt("What is 2 + 2?"), shown, prompt("long " * 500)]
+    free = [prompt("What is 3 + 1?"), prompt("<image>What is that?", images=["picture.png"])]
+    overlay = {
+        "model": {"path": str(models / "moe_vlm")},
+        "data": {"val": write_rows(tmp_path / "val.jsonl", held_out), "num_proc": 1},
+        "sft": {"dataset": write_rows(tmp_path / "sft.jsonl", [answered(row) for row in held_out + free])},
+    }
+    stage = make_stage("cache_sft", tmp_path, overlay)
+    cache_sft(stage)
+
+    manifest = json.loads(stage.output.read_text())
+    assert manifest["counts"] == {"sft": 2, "rejected": 3}
+    assert manifest["cached_rows"] == {"sft": 2}
+    assert manifest["splits"]["sft"]["rejected"] == {"prompt is also in val": 3}
+    result = stage.output.parent
+    assert (result / CONVERSATIONS / "dataset_info.json").is_file()
+    kept = [json.loads(line) for line in (result / "sft.jsonl").read_text().splitlines()]
+    assert {row["messages"][0]["content"] for row in kept} == {"What is 3 + 1?", "<image>What is that?"}
+    assert {path.name for path in result.iterdir()} == {
+        *("manifest.json", "sft.jsonl", "rejected.jsonl", "sft")
+    }
 
 
 def test_values_that_change_on_the_way_are_found(models: Path, tmp_path: Path) -> None:

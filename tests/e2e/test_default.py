@@ -148,7 +148,18 @@ def test_another_learning_rate_trains_again_from_the_same_checkpoint(default_run
     overlay = workspace.write("rate.yaml", "trainer: {learning_rate: 0.0005}\n")
     planned = workspace.planned("--configfile", "config/config.yaml", overlay)
     assert {"train_grpo", "evaluate"} <= planned
-    assert planned.isdisjoint({"cache_dataset", "sft", "convert_to_mcore", "demo_model", "demo_data"})
+    assert planned.isdisjoint(
+        {"cache_dataset", "cache_sft", "sft", "convert_to_mcore", "demo_model", "demo_data"}
+    )
+
+
+def test_another_reward_trains_again_from_the_same_checkpoint(default_run: Run) -> None:
+    """A warm start depends on no reward and must not be repeated, let alone be replaced under a live run."""
+    workspace, _ = default_run
+    overlay = workspace.write("weights.yaml", "rewards: {weights: [1.0, 0.3]}\n")
+    planned = workspace.planned("--configfile", "config/config.yaml", overlay)
+    assert {"cache_dataset", "train_grpo", "evaluate"} <= planned
+    assert planned.isdisjoint({"cache_sft", "sft", "convert_to_mcore"})
 
 
 def test_no_process_is_left(default_run: Run) -> None:
@@ -160,4 +171,4 @@ def test_another_experiment_runs_no_shared_stage_again(default_run: Run) -> None
     sweep = workspace.write("sweep.yaml", "experiments: {main: {}, seed43: {trainer: {seed: 43}}}\n")
     planned = workspace.planned("--configfile", "config/config.yaml", sweep)
     assert "train_grpo" in planned
-    assert planned.isdisjoint({"cache_dataset", "sft", "convert_to_mcore"})
+    assert planned.isdisjoint({"cache_dataset", "cache_sft", "sft", "convert_to_mcore"})

@@ -32,10 +32,13 @@ def test_the_model_against_itself_is_not_significant(default_run: tuple[Workspac
 
 def test_every_gate_left_its_numbers(default_run: tuple[Workspace, str]) -> None:
     workspace = default_run[0]
+    (conversations,) = (workspace.path / "results/shared/sft_data").glob("*/manifest.json")
+    manifest = workspace.json(str(conversations.relative_to(workspace.path)))
+    assert manifest["counts"] == {"sft": 6000, "rejected": 0}
+    assert manifest["cached_rows"] == {"sft": 6000}
     (dataset,) = (workspace.path / "results/shared/dataset").glob("*/manifest.json")
     manifest = workspace.json(str(dataset.relative_to(workspace.path)))
-    assert manifest["counts"] == {"val": 400, "train": 560, "sft": 6000, "rejected": 0}
-    assert manifest["cached_rows"] == {"sft": 6000}
+    assert manifest["counts"] == {"val": 400, "train": 560, "rejected": 0}
     assert manifest["splits"]["train"]["prompt_tokens"]["max"] <= 128
     assert manifest["rewards"]["arithmetic_accuracy"]["seconds"] < 30
     (mcore,) = (workspace.path / "results/shared/mcore").glob("*/manifest.json")

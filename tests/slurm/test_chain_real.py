@@ -16,7 +16,10 @@ sft: {train_steps: 60}
 trainer: {train_steps: 6, save_steps: 2}
 evaluate: {samples: 1}
 """
-PLAIN_RULES = {"demo_model", "demo_data", "cache_dataset", "sft", "convert_to_mcore", "evaluate", "export_hf"}
+PLAIN_RULES = {
+    *("demo_model", "demo_data", "cache_dataset", "cache_sft"),
+    *("sft", "convert_to_mcore", "evaluate", "export_hf"),
+}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 from configurations import config
 from grpoflow.config import Config, ConfigError, load_experiments, read_yaml
 from grpoflow.config.base import Section, convergence, keys_of_kind
-from grpoflow.config.identity import dataset_id, mcore_id, run_hash, sft_id
+from grpoflow.config.identity import dataset_id, mcore_id, run_hash, sft_data_id, sft_id
 from grpoflow.config.load import Problem, merge
 
 ROOT = Path(__file__).parents[2]
@@ -136,23 +136,58 @@ def test_execution_keys_leave_the_identity_alone() -> None:
 
 IDENTITIES = {
     "run": "0eef483db827",
-    "dataset": "651cca1f9c2b",
-    "sft": "cea6d91b631d",
-    "mcore": "cea6d91b631d",
+    "dataset": "69f7df6c4f03",
+    "sft_data": "af1c27e9e8b1",
+    "sft": "87c35425ba40",
+    "mcore": "87c35425ba40",
 }
 """Of BASE with an sft section. A key of a later release leaves them as they are (`convergence(later=True)`):
 what was begun or made before goes on under its name."""
 
 
-def test_runs_of_earlier_releases_keep_their_identity() -> None:
-    sft = {"dataset": "s.jsonl", "global_batch_size": 8, "learning_rate": 1.0e-5, "epochs": 1}
-    found = load_experiments(config({"sft": sft}))["main"]
-    assert {
+SFT = {"dataset": "s.jsonl", "global_batch_size": 8, "learning_rate": 1.0e-5, "epochs": 1}
+
+
+def identities(**overlay: Any) -> dict[str, str]:
+    found = load_experiments(config({"sft": SFT}, overlay))["main"]
+    return {
         "run": run_hash(found),
         "dataset": dataset_id(found),
+        "sft_data": sft_data_id(found),
         "sft": sft_id(found),
         "mcore": mcore_id(found),
-    } == IDENTITIES
+    }
+
+
+def test_runs_of_earlier_releases_keep_their_identity() -> None:
+    assert identities() == IDENTITIES
+
+
+@pytest.mark.parametrize(
+    ("overlay", "changed"),
+    [
+        ({"rewards": {"weights": [1.0, 0.1]}}, {"run", "dataset"}),
+        ({"rewards": {"functions": ["accuracy"]}}, {"run", "dataset"}),
+        ({"data": {"train": "more.jsonl"}}, {"run", "dataset"}),
+        ({"data": {"max_length": 512}}, {"run", "dataset"}),
+        # a held-out prompt must not be in the conversations
+        ({"data": {"val": "other.jsonl"}}, {"run", "dataset", "sft_data", "sft", "mcore"}),
+        ({"data": {"image_max_tokens": 64}}, {"run", "dataset", "sft_data", "sft", "mcore"}),
+        # longer ones are dropped
+        ({"sft": {"max_length": 512}}, {"run", "sft_data", "sft", "mcore"}),
+        ({"sft": {"dataset": "other.jsonl"}}, {"run", "sft_data", "sft", "mcore"}),
+        ({"sft": {"learning_rate": 1.0e-6}}, {"run", "sft", "mcore"}),
+        ({"trainer": {"learning_rate": 1.0e-7}}, {"run"}),
+        # what was not converted is no converted checkpoint
+        ({"convert": {"mode": "direct"}}, {"mcore"}),
+        ({"rollout": {"nodes": 2}}, set()),
+    ],
+)
+def test_a_key_changes_what_depends_on_it_and_nothing_else(
+    overlay: dict[str, Any], changed: set[str]
+) -> None:
+    before, after = identities(), identities(**overlay)
+    assert {name for name in before if before[name] != after[name]} == changed
 
 
 def test_a_later_key_counts_where_it_says_something_new() -> None:

@@ -23,6 +23,7 @@ wildcard_constraints:
     experiment="|".join(dag.experiments),
     dataset="[0-9a-f]{12}",
     sft="[0-9a-f]{12}",
+    sft_data="[0-9a-f]{12}",
     mcore="[0-9a-f]{12}",
     probe="[0-9a-f]{12}",
     kind="text|vlm|moe_text|moe_vlm",

@@ -1,6 +1,6 @@
 rule sft:
     input:
-        dataset=dag.dataset,
+        dataset=dag.sft_data,
         model=dag.base_model,
     output:
         "results/shared/sft/{sft}/manifest.json",

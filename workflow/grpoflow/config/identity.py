@@ -9,6 +9,7 @@ from typing import Any
 
 from .base import keys_of_kind
 from .root import Config
+from .sft import SftConfig
 
 DATA_KEYS = ("data", "model", "rewards")
 
@@ -26,9 +27,27 @@ def digest(value: Any) -> str:
 
 
 def dataset_id(config: Config) -> str:
-    """Identity of the frozen data set: data, model (its template and tokenizer) and reward columns."""
+    """Identity of the frozen prompts: data, model (its template and tokenizer) and reward columns."""
     keys = convergence_keys(config)
-    return digest({name: keys[name] for name in DATA_KEYS} | {"sft": config.sft and config.sft.dataset})
+    return digest({name: keys[name] for name in DATA_KEYS})
+
+
+def sft_data_id(config: Config) -> str:
+    """Identity of the tokenised conversations: their file, the held-out prompts that are taken out of them,
+    and what decides how they are tokenised. Not that of the prompts of GRPO: neither a reward nor a training
+    prompt changes what SFT learns.
+
+    Raises:
+        ValueError: the configuration has no `sft` section.
+    """
+    sft, data = _sft(config), config.data
+    return digest(
+        {
+            "model": convergence_keys(config)["model"],
+            "data": [data.val, data.image_max_tokens, data.on_invalid],
+            "sft": [sft.dataset, sft.max_length],
+        }
+    )
 
 
 def sft_id(config: Config) -> str:
@@ -37,17 +56,24 @@ def sft_id(config: Config) -> str:
     Raises:
         ValueError: the configuration has no `sft` section.
     """
-    if config.sft is None:
-        raise ValueError("this configuration has no sft section")
+    _sft(config)
     keys = convergence_keys(config)
-    return digest({"model": keys["model"], "sft": keys["sft"]})
+    return digest({"model": keys["model"], "sft": keys["sft"], "data": sft_data_id(config)})
 
 
 def mcore_id(config: Config) -> str:
-    """Identity of the converted checkpoint: that of the checkpoint that is converted."""
-    return sft_id(config) if config.sft else digest({"model": convergence_keys(config)["model"]})
+    """Identity of the converted checkpoint: that of the checkpoint that is converted. With `convert.mode:
+    direct` there is none, which must not be taken for one."""
+    source = sft_id(config) if config.sft else digest({"model": convergence_keys(config)["model"]})
+    return source if config.convert.mode == "mcore" else digest({"direct": source})
 
 
 def run_hash(config: Config) -> str:
     """Identity of the GRPO run."""
     return digest(convergence_keys(config))
+
+
+def _sft(config: Config) -> SftConfig:
+    if config.sft is None:
+        raise ValueError("this configuration has no sft section")
+    return config.sft

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from grpoflow.config import Config, load_experiments
 from grpoflow.config.base import keys_of_kind
-from grpoflow.config.identity import dataset_id, mcore_id, run_hash, sft_id
+from grpoflow.config.identity import dataset_id, mcore_id, run_hash, sft_data_id, sft_id
 from grpoflow.launch.run import RESULTS
 from grpoflow.plan.conversion import conversion_of, converts_back
 from grpoflow.plan.inference import inference_of
@@ -99,6 +99,7 @@ class Dag:
                 found.append(str(path))
             found.append(_shared("dataset", dataset_id(config)))
             if config.sft:
+                found.append(_shared("sft_data", sft_data_id(config)))
                 found.append(_shared("sft", sft_id(config)))
             if config.trainer.backend == "megatron":
                 found.append(_shared("mcore", mcore_id(config)))
@@ -118,8 +119,13 @@ class Dag:
         return str(Path(self.config(wildcards).model.path) / "config.json")
 
     def data_files(self, wildcards: Wildcards) -> list[str]:
+        data = self.config(wildcards).data
+        return [data.train, data.val]
+
+    def sft_files(self, wildcards: Wildcards) -> list[str]:
+        """The conversations, and the held-out prompts that must not be among them."""
         config = self.config(wildcards)
-        return [config.data.train, config.data.val, *([config.sft.dataset] if config.sft else [])]
+        return [config.data.val, *([config.sft.dataset] if config.sft else [])]
 
     def reward_plugin(self, wildcards: Wildcards) -> list[str]:
         plugin = self.config(wildcards).rewards.plugin
@@ -127,6 +133,9 @@ class Dag:
 
     def dataset(self, wildcards: Wildcards) -> str:
         return _shared("dataset", dataset_id(self.config(wildcards)))
+
+    def sft_data(self, wildcards: Wildcards) -> str:
+        return _shared("sft_data", sft_data_id(self.config(wildcards)))
 
     def start(self, wildcards: Wildcards) -> str:
         """The checkpoint that GRPO starts from: the one of the sft stage, or the configured one."""
@@ -191,11 +200,12 @@ def _shared(stage: str, identity: str) -> str:
 
 
 def _of(identity: Callable[[Config], str | None], config: Config) -> str | None:
-    return None if identity is sft_id and config.sft is None else identity(config)
+    return None if identity in (sft_data_id, sft_id) and config.sft is None else identity(config)
 
 
 IDENTITIES: dict[str, Callable[[Config], str | None]] = {
     "dataset": dataset_id,
+    "sft_data": sft_data_id,
     "sft": sft_id,
     "mcore": mcore_id,
     "probe": probe_id,

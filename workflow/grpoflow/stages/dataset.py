@@ -1,4 +1,4 @@
-"""Stage cache_dataset: frozen, validated prompts for GRPO and the tokenised conversations of SFT."""
+"""Stages cache_dataset, the frozen, validated prompts of GRPO, and cache_sft, the tokenised conversations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grpoflow.commands.base import flags
+from grpoflow.commands.base import Command, flags
 from grpoflow.commands.cache import cache_grpo_dataset, cache_sft_dataset
 from grpoflow.commands.common import model_arguments
 from grpoflow.commands.environment import clean_environment
@@ -20,11 +20,14 @@ from .base import Stage, StageFailed, attempt_directory, finish, manifest_of
 from .inside import inside
 from .rewards import START_SECONDS, try_rewards
 
+CONVERSATIONS = Path("sft/train")
+"""The tokenised conversations in the result of cache_sft."""
+
 PIXEL_VARIABLES = ("IMAGE_", "VIDEO_", "FPS", "MAX_PIXELS", "MIN_PIXELS", "SPATIAL_MERGE_SIZE", "QWENVL_")
 
 
 def cache_dataset(stage: Stage) -> None:
-    """Freeze train and val, try the reward functions on them, tokenise the SFT data, warm ms-swift's cache.
+    """Freeze train and val, try the reward functions on them, warm ms-swift's cache.
 
     Raises:
         StageFailed: nothing valid is left; rows are invalid and `data.on_invalid` is `refuse`; a reward
@@ -48,9 +51,9 @@ def cache_dataset(stage: Stage) -> None:
             "rewards": {name: {**found["reward_columns"][name], **calls[name]} for name in calls},
             "pixels": pixel_environment(config),
         }
-        cached = _export(stage, work)
-        if cached:
-            facts["cached_rows"] = cached
+        if config.data.grpo_cached:
+            made = cache_grpo_dataset(config, work / "train.jsonl", work / "grpo")
+            facts["cached_rows"] = {"grpo": _export(stage, "grpo", made, work / "grpo/train")}
         if _evaluates_in_training(config):
             facts["in_training_evaluation"] = _trim(config, work)
         facts["sha256"] = {f"{name}.jsonl": sha256(work / f"{name}.jsonl") for name in splits}
@@ -60,25 +63,58 @@ def cache_dataset(stage: Stage) -> None:
     stage.say(f"{counts['train']} training prompts, {counts['val']} held out, {counts['rejected']} rejected")
 
 
+def cache_sft(stage: Stage) -> None:
+    """Freeze the conversations of SFT without those that ask a held-out prompt, and tokenise them.
+
+    Raises:
+        StageFailed: nothing valid is left; rows are invalid and `data.on_invalid` is `refuse`.
+        ProgramFailed: a file cannot be read, or ms-swift cannot load it.
+    """
+    config = stage.config
+    with attempt_directory(stage) as work:
+        sources = {"val": config.data.val, "sft": config.sft.dataset if config.sft else ""}
+        splits = _request(stage, work, "cache_conversations", {"sources": _absolute(sources)})["splits"]
+        _check_rows(config, splits)
+        made = cache_sft_dataset(config, work / "sft.jsonl", work / "sft")
+        rows = _export(stage, "sft", made, work / CONVERSATIONS)
+        if not rows:
+            raise StageFailed("sft.max_length is shorter than every conversation")
+        kept, rejected = splits["sft"]["kept"], sum(splits["sft"]["rejected"].values())
+        finish(
+            stage,
+            work,
+            counts={"sft": kept, "rejected": rejected},
+            splits=splits,
+            pixels=pixel_environment(config),
+            cached_rows={"sft": rows},
+            sha256={"sft.jsonl": sha256(work / "sft.jsonl")},
+        )
+    stage.say(f"{rows} conversations, {kept - rows} dropped by ms-swift, {rejected} rejected")
+
+
 def _freeze(stage: Stage, work: Path) -> dict[str, Any]:
     config, data = stage.config, stage.config.data
+    request = {
+        **reward_request(config),
+        "template": flags(model_arguments(config, config.model.path)),
+        "sources": _absolute({"val": data.val, "train": data.train}),
+        "max_length": data.max_length if data.truncation_strategy == "delete" else None,
+        "num_proc": data.num_proc,
+        "plugin_seconds": START_SECONDS,
+    }
+    return _request(stage, work, "cache_prompts", request)
+
+
+def _absolute(sources: Mapping[str, str]) -> dict[str, str]:
+    return {name: str(Path(source).absolute()) for name, source in sources.items()}
+
+
+def _request(stage: Stage, work: Path, module: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Let a program of the training environment freeze the sources into `work`; return what it found."""
     request, result = work / "freeze.json", work / "frozen.json"
-    sources = {"val": data.val, "train": data.train} | ({"sft": config.sft.dataset} if config.sft else {})
-    write_json(
-        request,
-        {
-            **reward_request(config),
-            "template": flags(model_arguments(config, config.model.path)),
-            "sources": {name: str(Path(source).absolute()) for name, source in sources.items()},
-            "directory": str(work),
-            "final": str(stage.output.parent.absolute()),
-            "max_length": data.max_length if data.truncation_strategy == "delete" else None,
-            "num_proc": data.num_proc,
-            "plugin_seconds": START_SECONDS,
-            "result": str(result),
-        },
-    )
-    stage.run("cache_prompts", inside(stage, "cache_prompts", request))
+    final = str(stage.output.parent.absolute())
+    write_json(request, {**content, "directory": str(work), "final": final, "result": str(result)})
+    stage.run(module, inside(stage, module, request))
     found: dict[str, Any] = read_json(result)
     for path in (request, result):
         path.unlink()
@@ -87,13 +123,7 @@ def _freeze(stage: Stage, work: Path) -> dict[str, Any]:
 
 def _check_counts(config: Config, splits: Mapping[str, Any]) -> None:
     """Raises: StageFailed: too few rows, rejected ones that are not allowed, or too many images in a row."""
-    data = config.data
-    rejected = {name: split["rejected"] for name, split in splits.items() if split["rejected"]}
-    if data.on_invalid == "refuse" and rejected:
-        raise StageFailed(f"data.on_invalid is refuse, and rows are invalid: {rejected}")
-    for name, split in splits.items():
-        if not split["kept"]:
-            raise StageFailed(f"no valid row is left of {name}: {split['rejected'] or 'it has none'}")
+    _check_rows(config, splits)
     most = max(splits[name]["most_images"] for name in ("train", "val"))
     if config.rollout.mode == "server" and most > config.rollout.limit_images:
         raise StageFailed(
@@ -102,31 +132,29 @@ def _check_counts(config: Config, splits: Mapping[str, Any]) -> None:
         )
 
 
-def _export(stage: Stage, work: Path) -> dict[str, int]:
-    """Make the cached data sets; return their rows.
+def _check_rows(config: Config, splits: Mapping[str, Any]) -> None:
+    """Raises: StageFailed: nothing is left of a file, or rows are rejected that must not be."""
+    rejected = {name: split["rejected"] for name, split in splits.items() if split["rejected"]}
+    if config.data.on_invalid == "refuse" and rejected:
+        raise StageFailed(f"data.on_invalid is refuse, and rows are invalid: {rejected}")
+    for name, split in splits.items():
+        if not split["kept"]:
+            raise StageFailed(f"no valid row is left of {name}: {split['rejected'] or 'it has none'}")
+
+
+def _export(stage: Stage, name: str, command: Command, made: Path) -> int:
+    """Make a cached data set; return its rows.
 
     Raises:
-        StageFailed: `swift export` ended with code 0 and wrote nothing, or dropped prompts.
+        StageFailed: `swift export` ended with code 0 and wrote nothing.
     """
-    config = stage.config
-    cached: dict[str, Path] = {}
-    if config.sft is not None:
-        stage.run("export-sft", cache_sft_dataset(config, work / "sft.jsonl", work / "sft"))
-        cached["sft"] = work / "sft" / "train"
-    if config.data.grpo_cached:
-        stage.run("export-grpo", cache_grpo_dataset(config, work / "train.jsonl", work / "grpo"))
-        cached["grpo"] = work / "grpo" / "train"
-    if not cached:
-        return {}
-    for path in cached.values():
-        if not (path / "dataset_info.json").is_file():
-            raise StageFailed(f"swift export wrote no data set under {path}")
-    result = work / "rows.json"
-    stage.run("count_rows", inside(stage, "count_rows", result, *cached.values()))
-    rows = {name: int(read_json(result)[str(path)]) for name, path in cached.items()}
+    stage.run(f"export-{name}", command)
+    if not (made / "dataset_info.json").is_file():
+        raise StageFailed(f"swift export wrote no data set under {made}")
+    result = made.parent / "rows.json"
+    stage.run("count_rows", inside(stage, "count_rows", result, made))
+    rows = int(read_json(result)[str(made)])
     result.unlink()
-    if "sft" in rows and not rows["sft"]:
-        raise StageFailed("sft.max_length is shorter than every conversation")
     return rows
 
 

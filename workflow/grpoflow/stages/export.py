@@ -119,7 +119,7 @@ def model_card(
         f"learning rate {config.trainer.learning_rate}, beta {config.trainer.beta}, "
         f"seed {config.trainer.seed}.",
         "",
-        f"Started from: `{config.model.path}`" + (", after supervised fine-tuning." if config.sft else "."),
+        f"Started from: `{config.model.path}`{_about_sft(stage)}.",
         "",
         *(_about_adapter(config, start_directory(stage)) if adapter else ()),
         "Data: "
@@ -155,6 +155,13 @@ def _about_adapter(config: Config, start: Path) -> list[str]:
         f"onto `{start.absolute()}`, which is not in this directory.",
         "",
     ]
+
+
+def _about_sft(stage: Stage) -> str:
+    if stage.config.sft is None:
+        return ""
+    seen = manifest_of(stage.input["start"])["conversations"]
+    return f", after supervised fine-tuning on {seen['rows']} conversations (sha256 {seen['sha256'][:12]})"
 
 
 def _about_benchmarks(evaluation: Mapping[str, Any]) -> list[str]:

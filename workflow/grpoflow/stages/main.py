@@ -20,7 +20,7 @@ from .base import Stage, StageFailed, fail
 from .benchmarks import benchmarks
 from .convert import convert_to_mcore
 from .dag import LOGS, Dag
-from .dataset import cache_dataset
+from .dataset import cache_dataset, cache_sft
 from .demo import demo_data, demo_model
 from .evaluate import evaluate
 from .export import export_hf
@@ -37,6 +37,7 @@ STAGES: dict[str, Callable[[Stage], None]] = {
     "probe_nodes": probe_nodes,
     "preflight": preflight,
     "cache_dataset": cache_dataset,
+    "cache_sft": cache_sft,
     "sft": sft,
     "convert_to_mcore": convert_to_mcore,
     "rollout_server": rollout_server,

@@ -13,7 +13,7 @@ from typing import Any
 
 from grpoflow.commands.base import Command
 from grpoflow.commands.benchmark import benchmark
-from grpoflow.commands.cache import cache_sft_dataset
+from grpoflow.commands.cache import cache_grpo_dataset, cache_sft_dataset
 from grpoflow.commands.common import known_model
 from grpoflow.commands.convert import to_hf, to_mcore
 from grpoflow.commands.distributed import Ranks, ranks_of_nodes
@@ -23,7 +23,7 @@ from grpoflow.commands.rollout import rollout
 from grpoflow.commands.sft import sft
 from grpoflow.commands.train import Server, TrainPaths, train
 from grpoflow.config import Config
-from grpoflow.config.identity import dataset_id, mcore_id, run_hash, sft_id
+from grpoflow.config.identity import dataset_id, mcore_id, run_hash, sft_data_id, sft_id
 from grpoflow.config.tuner import Parallel
 from grpoflow.launch.run import RESULTS
 from grpoflow.plan.auto import Choice
@@ -47,6 +47,7 @@ from grpoflow.preflight.estimate import (
 from grpoflow.preflight.report import Report
 from grpoflow.preflight.subject import Layout, Subject
 
+from .dataset import CONVERSATIONS
 from .needs import gpus_of, mem_mb_of
 
 ALTERNATIVES = 10
@@ -267,10 +268,14 @@ def _stages(subject: Subject, config: Config, placement: Placement) -> list[Plan
     megatron = config.trainer.backend == "megatron"
     mcore = shared / "mcore" / mcore_id(config) / "checkpoint" if megatron else None
     stages = [PlannedStage("preflight", config)]
-    cache = [cache_sft_dataset(config, Path(config.sft.dataset), dataset / "sft")] if config.sft else []
-    stages.append(PlannedStage("cache_dataset", config, 1, _commands(config, ("export", cache))))
+    frozen = [cache_grpo_dataset(config, dataset / "train.jsonl", dataset / "grpo")]
+    commands = _commands(config, ("export-grpo", frozen if config.data.grpo_cached else []))
+    stages.append(PlannedStage("cache_dataset", config, 1, commands))
     if config.sft is not None:
-        stages.append(_sft_stage(subject, config, dataset, start))
+        conversations = shared / "sft_data" / sft_data_id(config)
+        cache = [cache_sft_dataset(config, conversations / "sft.jsonl", conversations / "sft")]
+        stages.append(PlannedStage("cache_sft", config, 1, _commands(config, ("export-sft", cache))))
+        stages.append(_sft_stage(subject, config, conversations / CONVERSATIONS, start))
     if mcore is not None:
         stages.append(
             _conversion_stage(
@@ -345,10 +350,10 @@ def _ranks_of_job(config: Config, nproc_per_node: int, nodes: int) -> list[Ranks
     return ranks_of_nodes(nproc_per_node, nodes, config.cluster.first_port, "node0")
 
 
-def _sft_stage(subject: Subject, config: Config, dataset: Path, start: Path) -> PlannedStage:
+def _sft_stage(subject: Subject, config: Config, cached: Path, start: Path) -> PlannedStage:
     nodes, per_node = config.sft.nodes if config.sft else 1, sft_ranks_per_node(config)
     parallel = _parallel(subject.sft_layout.spec)
-    cached, run = dataset / "sft" / "train", start.parent / "run"
+    run = start.parent / "run"
     commands = [
         _planned(config, f"sft{ranks.node_rank}", ranks.node_rank, sft(config, cached, run, ranks, parallel))
         for ranks in _ranks_of_job(config, per_node, nodes)

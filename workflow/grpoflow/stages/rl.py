@@ -8,7 +8,7 @@ from typing import Any
 from grpoflow import metrics
 from grpoflow.config.base import keys_of_kind
 from grpoflow.config.identity import convergence_keys, digest
-from grpoflow.files import create_once, fingerprint, read_json, write_json
+from grpoflow.files import create_once, fingerprint, read_json, sha256, write_json
 from grpoflow.launch.completion import TrainingIncomplete, verify_training
 from grpoflow.launch.driver import Driver
 from grpoflow.launch.run import RESULTS, Launch, RunDirectory
@@ -45,9 +45,10 @@ def train_grpo(stage: Stage) -> None:
 
     Raises:
         JobFailed: the job ended and the training is not complete.
-        StageFailed: the training is not what it must be.
+        StageFailed: the training is not what it must be, or the servers belong to another run.
     """
     with _driver(stage) as driver:
+        _check_servers(stage, driver.run)
         job = driver.ensure_allocation()
         if job is not None:
             driver.wait(job, until_ready=False)
@@ -71,6 +72,19 @@ def train_grpo(stage: Stage) -> None:
         )
 
 
+def _check_servers(stage: Stage, run: RunDirectory) -> None:
+    """Refuse to submit a second job because a reward plugin was edited while the servers started."""
+    if not stage.input.get("endpoints"):
+        return  # colocate
+    served = manifest_of(stage.input["endpoints"])
+    if served["run"] != run.path.name:
+        raise StageFailed(
+            f"job {served.get('job_id')} serves run {served['run']}, and this is run {run.path.name}: the "
+            "reward plugin, the data or the starting checkpoint was changed in between. End that job with "
+            "`grpoflow cancel` and start Snakemake again, or undo the change"
+        )
+
+
 def _driver(stage: Stage) -> Driver:
     run, launch = _run(stage)
     return Driver(run, launch, launcher_of(stage.resources), stage.resources, stage.say)
@@ -90,6 +104,8 @@ def _run(stage: Stage) -> tuple[RunDirectory, Launch]:
         "convergence": convergence_keys(config),
         "start": fingerprint(start),
         "dataset": frozen["sha256"],
+        # the name of a file says nothing of the rewards that it gives
+        "plugin": config.rewards.plugin and sha256(Path(config.rewards.plugin)),
     }
     run = RunDirectory((RESULTS / stage.subject / "runs" / digest(identity)).absolute())
     create_once(run.identity, {**identity, "layout": keys_of_kind(config, "layout")})

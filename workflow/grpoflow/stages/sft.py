@@ -15,6 +15,7 @@ from grpoflow.launch.ports import free_port
 from grpoflow.plan.inputs import sft_parallel_of, sft_ranks_per_node
 
 from .base import Stage, StageFailed, attempt_directory, finish
+from .dataset import CONVERSATIONS, frozen_dataset
 from .models import carry_over
 
 
@@ -22,10 +23,11 @@ def sft(stage: Stage) -> None:
     """Train on the cached conversations; the result is a Hugging Face directory `model`.
 
     Raises:
-        StageFailed: nothing was learned (grad_norm 0), or the checkpoint is not complete.
+        StageFailed: nothing was learned (grad_norm 0), the checkpoint is not complete, or images would turn
+            into other numbers of tokens than in the cached data set.
     """
     config = stage.config
-    cached = Path(stage.input["dataset"]).parent / "sft" / "train"
+    cached, frozen = Path(stage.input["dataset"]).parent / CONVERSATIONS, frozen_dataset(stage)
     with attempt_directory(stage) as work:
         run = work / "run"
         nodes, per_node, port = config.sft.nodes if config.sft else 1, sft_ranks_per_node(config), free_port()
@@ -56,6 +58,7 @@ def sft(stage: Stage) -> None:
             model="model",
             fingerprint=fingerprint(work / "model"),
             accounting=asdict(accounting),
+            conversations={"rows": frozen["cached_rows"]["sft"], "sha256": frozen["sha256"]["sft.jsonl"]},
             steps=steps[-1]["step"],
             loss={"first": steps[0]["loss"], "last": steps[-1]["loss"]},
         )

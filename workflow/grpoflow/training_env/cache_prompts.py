@@ -1,9 +1,9 @@
-"""Freeze the data sets of a run: valid rows in one form, measured with the template that training uses.
+"""Freeze the prompts of a run: valid rows in one form, measured with the template that training uses.
 
     python -m grpoflow.training_env.cache_prompts REQUEST.json
 
-The request holds `template` (arguments of ms-swift that choose model and template), `sources` (for `val`,
-`train` and `sft`: path), `directory` (where the files are written), `final` (where they will lie),
+The request holds `template` (arguments of ms-swift that choose model and template), `sources` (for `val`
+and `train`: path), `directory` (where the files are written), `final` (where they will lie),
 `max_length` (longer prompts are rejected; null keeps them), `num_proc`, `plugin`, `functions`, `args` (the
 reward functions, grpoflow.training_env.rewards), `plugin_seconds` and `result`. The result says what became
 of the rows, what the template looks like, and which columns each reward function reads.
@@ -132,23 +132,18 @@ def main(argv: list[str]) -> int:
     splits: dict[str, Any] = {}
     with (directory / "rejected.jsonl").open("w", encoding="utf-8") as refused:
         # val first: a prompt that is in both is kept for evaluation and taken out of training
-        for name in ("val", "train", "sft"):
-            source = request["sources"].get(name)
-            if source is None:
-                continue
-            answered = name == "sft"  # its lengths are for `swift export` to judge
+        for name in ("val", "train"):
             try:
                 split = freeze(
                     name,
-                    Path(source),
+                    Path(request["sources"][name]),
                     directory / f"{name}.jsonl",
                     seen,
                     refused,
                     media=media,
-                    measure=None if answered else measure,
-                    required=() if answered else required,
-                    max_length=None if answered else request["max_length"],
-                    answered=answered,
+                    measure=measure,
+                    required=required,
+                    max_length=request["max_length"],
                     spread=spread_over(request["num_proc"]),
                 )
             except DataError as error:
