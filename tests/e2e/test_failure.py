@@ -24,7 +24,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """Everything before the SFT stage is done."""
     workspace = make_workspace(tmp_path_factory.mktemp("failure"))
     workspace.write("short.yaml", OVERLAY)
-    workspace.snakemake(*TARGET[:3], "--until", "cache_dataset")
+    workspace.snakemake(*TARGET[:3], "--until", "cache_sft")
     return workspace
 
 
