@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from grpoflow.launch import job as job_module
 from grpoflow.launch import slurm
 from grpoflow.launch.completion import verify_training
 from grpoflow.launch.driver import Driver, DriverOrphaned, JobFailed
+from grpoflow.launch.gpus import take_gpus
 from grpoflow.launch.job import SlurmJob, SubmissionFailed, record, recorded_job
 from grpoflow.launch.leader import Leader
 from grpoflow.launch.leftovers import writers
@@ -80,6 +82,28 @@ def test_a_run_on_this_machine_survives_the_death_of_its_trainer(scene: Scene) -
     assert any("SIGKILL" in text and "trying again" in text for text in said)
     assert not processes(made)
     assert not run.lock.exists()
+
+
+def test_runs_on_this_machine_take_turns_on_its_gpus(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two experiments of a sweep would load their weights onto the same GPUs."""
+    monkeypatch.setenv("TMPDIR", str(scene.directory))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    on_gpus = {"cluster": {"device": "cuda", "gpu": "A800-SXM4-80GB", "gpus_per_node": 2}}
+    made, said = launch(scene, FAST, on_gpus), []
+    other = take_gpus(["5"])
+    assert other is not None
+    later(lambda: any("another run has GPU 4 or 5" in text for text in said), other.close)
+    with driving(made, said) as driver:
+        job = driver.ensure_allocation()
+        assert job is not None
+        assert driver.wait(job, until_ready=True)["servers"]
+        assert take_gpus(["4"]) is None, said
+        (trainer,) = processes(made, b"trainer.py", b"--rlhf_type")[-1:]
+        assert b"CUDA_VISIBLE_DEVICES=5" in Path(f"/proc/{trainer}/environ").read_bytes().split(b"\0")
+        driver.wait(job, until_ready=False)
+    first = next(n for n, text in enumerate(said) if "another run has" in text)
+    assert any("training" in text for text in said[first:])
 
 
 def test_an_interrupt_cancels_and_leaves_nothing(scene: Scene) -> None:

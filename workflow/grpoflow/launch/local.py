@@ -11,6 +11,7 @@ from pathlib import Path
 
 import submitit
 
+from .gpus import SHOWN
 from .job import LocalJob, record
 from .node import run_node
 from .processes import process_start
@@ -23,6 +24,7 @@ def main(argv: list[str]) -> int:
     run = RunDirectory(Path(argv[0]))
     executor = submitit.LocalExecutor(run.submitit)
     executor.update_parameters(timeout_min=ENDLESS_MINUTES, stderr_to_stdout=True)
+    os.environ[SHOWN] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     # the controller inherits the standard streams: held open, they would keep the caller waiting
     nothing = os.open(os.devnull, os.O_RDWR)
     error = os.dup(2)

@@ -15,6 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from .beats import SILENT_SECONDS, Heartbeats
 from .completion import TrainingIncomplete, verify_training
 from .deadline import DeadlineKeeper, end_of_signalled_job
 from .explain import explain
+from .gpus import gpus_of_run, take_gpus
 from .health import ServerUnwell, check_completion, engines, health, is_healthy, listens
 from .leftovers import sweep
 from .links import Listener, links, reach
@@ -108,6 +110,8 @@ class Node:
     due: dict[str, float] = field(default_factory=dict)
     dead_answers: dict[str, int] = field(default_factory=dict)
     engines: dict[str, dict[int, str]] = field(default_factory=dict)
+    gpus: ExitStack = field(default_factory=ExitStack)
+    """Holds the GPUs of this machine, where Slurm does not."""
     oom_kills: int = field(default_factory=oom_kills)
     """Processes that the kernel had killed for memory before this attempt."""
 
@@ -140,6 +144,7 @@ class Node:
             raise
         finally:
             self.roles.stop()
+            self.gpus.close()
             if self.keeper is not None:
                 self.keeper.stop()
         end = read_json(self.attempt.end)
@@ -149,6 +154,7 @@ class Node:
 
     def _work(self) -> None:
         self._join()
+        self._take_gpus()
         self._prepare()
         self._try_links()
         self._watch_training()
@@ -198,6 +204,18 @@ class Node:
         margin = self.launch.config.trainer.stop_margin
         self.keeper = DeadlineKeeper(self.attempt.deadline, key.job if self.task.is_slurm else None, margin)
         self.keeper.start()
+
+    def _take_gpus(self) -> None:
+        """Wait for the other runs on this machine, where Slurm does not make them wait."""
+        if self.task.is_slurm:
+            return
+        wanted = gpus_of_run(self.launch.config, os.environ)
+        while (mine := take_gpus(wanted)) is None:
+            self._tell(state=f"waiting: another run has GPU {' or '.join(wanted)}")
+            self._check()
+            time.sleep(POLL_SECONDS)
+        self.gpus = mine
+        self._tell(state="starting")
 
     def _prepare(self) -> None:
         """Sweep what a former attempt left; check this node's ports."""

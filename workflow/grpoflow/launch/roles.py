@@ -20,6 +20,7 @@ from grpoflow.files import read_json
 from grpoflow.plan.inputs import parallel_of
 from grpoflow.plan.placement import RolloutRole, TrainerRole
 
+from .gpus import visible_gpus
 from .process import Program, start
 from .run import Attempt, Launch, RunDirectory
 
@@ -146,6 +147,5 @@ class Roles:
         """GPUs of a role, counted among those that Slurm gave to this job on this node."""
         if self.launch.config.cluster.device == "cpu":
             return {}
-        given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        visible = given.split(",") if given else [str(gpu) for gpu in range(max(gpus) + 1)]
+        visible = visible_gpus(os.environ) or [str(gpu) for gpu in range(max(gpus) + 1)]
         return {"CUDA_VISIBLE_DEVICES": ",".join(visible[gpu] for gpu in gpus)}
