@@ -15,14 +15,18 @@ import pytest
 from grpoflow.files import read_json, write_json
 from grpoflow.launch import driver as driver_module
 from grpoflow.launch import job as job_module
+from grpoflow.launch import node as node_module
 from grpoflow.launch import slurm
 from grpoflow.launch.completion import verify_training
-from grpoflow.launch.driver import Driver, DriverOrphaned, JobFailed
+from grpoflow.launch.driver import Driver, DriverOrphaned, JobFailed, cancel_job
 from grpoflow.launch.gpus import take_gpus
-from grpoflow.launch.job import SlurmJob, SubmissionFailed, record, recorded_job
+from grpoflow.launch.job import LocalJob, SlurmJob, SubmissionFailed, record, recorded_job
 from grpoflow.launch.leader import Leader
 from grpoflow.launch.leftovers import writers
-from grpoflow.launch.run import AttemptKey, Launch, RunDirectory
+from grpoflow.launch.lock import DriverLock
+from grpoflow.launch.processes import process_start
+from grpoflow.launch.run import AttemptKey, Launch, RunDirectory, Status
+from grpoflow.launch.task import Task
 from grpoflow.metrics import read_steps
 from scene import Scene, launch
 
@@ -90,7 +94,8 @@ def test_runs_on_this_machine_take_turns_on_its_gpus(scene: Scene, monkeypatch: 
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
     on_gpus = {"cluster": {"device": "cuda", "gpu": "A800-SXM4-80GB", "gpus_per_node": 2}}
-    made, said = launch(scene, FAST, on_gpus), []
+    endless = {"cluster": {"env": {"STANDIN_STEP": "600"}}}
+    made, said = launch(scene, FAST, on_gpus, endless), []
     other = take_gpus(["5"])
     assert other is not None
     later(lambda: any("another run has GPU 4 or 5" in text for text in said), other.close)
@@ -99,11 +104,17 @@ def test_runs_on_this_machine_take_turns_on_its_gpus(scene: Scene, monkeypatch: 
         assert job is not None
         assert driver.wait(job, until_ready=True)["servers"]
         assert take_gpus(["4"]) is None, said
-        (trainer,) = processes(made, b"trainer.py", b"--rlhf_type")[-1:]
-        assert b"CUDA_VISIBLE_DEVICES=5" in Path(f"/proc/{trainer}/environ").read_bytes().split(b"\0")
-        driver.wait(job, until_ready=False)
-    first = next(n for n, text in enumerate(said) if "another run has" in text)
-    assert any("training" in text for text in said[first:])
+        until = time.monotonic() + 30
+        while not (trainers := processes(made, b"trainer.py", b"--rlhf_type")):
+            assert time.monotonic() < until, said
+            time.sleep(0.1)
+        shown = Path(f"/proc/{trainers[-1]}/environ").read_bytes().split(b"\0")
+        assert b"CUDA_VISIBLE_DEVICES=5" in shown
+        cancel_job(made[0], driver.lock, said.append)
+    assert any("another run has" in text for text in said)
+    free = take_gpus(["4", "5"])
+    assert free is not None
+    free.close()
 
 
 def test_an_interrupt_cancels_and_leaves_nothing(scene: Scene) -> None:
@@ -275,6 +286,104 @@ def test_a_preempted_job_that_slurm_did_not_requeue_is_submitted_again(made: Mad
     with pytest.raises(JobFailed, match="job 101"):
         follow(made)
     assert made[0].jobs() == ["100", "101"]
+
+
+@pytest.mark.parametrize("status", ["stopped", "preempted", "failed"])
+def test_a_requeued_job_that_is_cancelled_stays_cancelled(made: Made, queue: Queue, status: Status) -> None:
+    """It waits for its next attempt; what its last one says is not what ended it."""
+
+    def cancel() -> None:
+        attempt = made[0].attempt(AttemptKey("100"))
+        write_json(attempt.facts, {"resume_step": 0})
+        attempt.finish(status, "of this attempt", accident=True)
+        queue.set("100", "CANCELLED")
+
+    later(lambda: queue.submitted, cancel)
+    with pytest.raises(JobFailed, match="job 100 was cancelled"):
+        follow(made)
+    assert queue.submitted == ["100"]
+
+
+def test_a_recorded_job_is_known_by_its_name_where_the_site_writes_other_comments(
+    made: Made, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`train_grpo` would submit a second job beside that of `rollout_server`."""
+    facts = slurm.JobFacts("RUNNING", "", 0, None, None, None, is_preempted=False, name="grpoflow-main")
+    queue.jobs["7"] = facts
+    record(made[0], SlurmJob("7"), ())
+    monkeypatch.setattr(slurm, "jobs_with_comment", lambda _: queue.submitted)
+    with driving(made, [], "slurm") as driver:
+        assert driver.ensure_allocation() == SlurmJob("7")
+    assert queue.submitted == []
+
+
+def test_another_profile_attaches_to_the_job_that_there_is(
+    made: Made, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two trainings would write into one directory."""
+    monkeypatch.setattr(slurm, "is_here", lambda: True)
+    queue.set("7", "RUNNING")
+    record(made[0], SlurmJob("7"), ())
+    with driving(made, [], "local") as driver:
+        assert driver.ensure_allocation() == SlurmJob("7")
+    here = LocalJob(str(os.getpid()), process_start(os.getpid()))
+    record(made[0], here, ())
+    queue.jobs.clear()
+    with driving(made, [], "slurm") as driver:
+        assert driver.ensure_allocation() == here
+
+
+def test_servers_of_the_attempt_before_are_not_ready(made: Made, queue: Queue) -> None:
+    """A requeued job runs again and has not opened its next attempt."""
+    queue.set("7", "RUNNING")
+    record(made[0], SlurmJob("7"), ())
+    servers = [{"host": "old", "port": 1}]
+    old = {"job_id": "7", "attempt": "7.0.0", "state": "stopped", "verdict": "requeue", "servers": servers}
+    write_json(made[0].allocation, old)
+    now = {"job_id": "7", "attempt": "7.1.0", "state": "training", "servers": [{"host": "new", "port": 1}]}
+    said: list[str] = []
+    later(lambda: any("stopped" in text for text in said), lambda: write_json(made[0].allocation, now))
+    with driving(made, said, "slurm") as driver:
+        job = driver.ensure_allocation()
+        assert job is not None
+        assert driver.wait(job, until_ready=True)["servers"][0]["host"] == "new"
+
+
+def test_a_job_that_is_somebody_elses_now_is_not_cancelled(
+    made: Made, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancelled: list[str] = []
+    monkeypatch.setattr(job_module.SlurmJob, "cancel", lambda self: cancelled.append(self.id))
+    monkeypatch.setattr(slurm, "jobs_with_comment", lambda _: [])
+    queue.set("7", "RUNNING")
+    record(made[0], SlurmJob("7"), ())
+    cancel_job(made[0], DriverLock(made[0].lock), lambda _: None)
+    assert cancelled == []
+
+
+def test_a_process_number_that_comes_again_has_attempts_of_its_own(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would start its programs and end them for what the attempt of the last boot says."""
+    run = made[0]
+    made[1].write(run.launch)
+    run.attempt(AttemptKey("100")).finish("failed", "of another boot")
+    worked: list[str] = []
+
+    class Recorded:
+        def __init__(self, _: object, __: object, task: Task, *___: object) -> None:
+            worked.append(str(task.key))
+
+        def work(self) -> str:
+            return "complete"
+
+        def part(self) -> None: ...
+
+    monkeypatch.setenv("SUBMITIT_LOCAL_JOB_ID", "100")
+    monkeypatch.setattr(node_module, "Node", Recorded)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    node_module.run_node(str(run.path))
+    assert worked == ["100.0.1"]
 
 
 def test_a_driver_without_its_snakemake_ends_and_leaves_the_job(made: Made, queue: Queue) -> None:

@@ -88,9 +88,35 @@ def test_an_unlucky_look_at_proc_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
         ("exit 3", "ended with exit code 3"),
         ("kill -9 $$", r"was killed by signal 9 \(SIGKILL\)"),
         ("exit 247", r"was killed by signal 9 \(SIGKILL\)"),  # what swift says of its child
-        ("exit 255", r"was killed by signal 1 \(SIGHUP\)"),
+        ("exit 255", r"ended with exit code 255 \(sys.exit\(-1\), or .* SIGHUP\)"),
     ],
 )
 def test_how_a_program_ended(tmp_path: Path, line: str, how: str) -> None:
     with pytest.raises(ProgramFailed, match=f"(?s)sh {how}.*last words"):
         run("sh", Command(("sh", "-c", f"echo last words; {line}"), {}), os.environ, tmp_path / "sh.log")
+
+
+def test_orphans_are_reaped_while_the_program_runs() -> None:
+    """A reward function that starts background shells for days would use up the processes of the node."""
+    orphans = "for i in 1 2 3 4 5 6 7 8; do (true &) ; done; sleep 1; echo started; sleep 30"
+    argv = [sys.executable, "-I", guard.__file__, str(os.getpid()), "--", "sh", "-c", orphans]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        time.sleep(2 * guard.POLL_SECONDS)
+        below = [
+            stat.rpartition(")")[2].split()[:2]
+            for path in Path("/proc").glob("[0-9]*/stat")
+            if (stat := _content(path))
+        ]
+        zombies = [parent for state, parent in below if state == "Z" and parent == str(process.pid)]
+        process.send_signal(signal.SIGTERM)
+    assert zombies == []
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+def _content(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

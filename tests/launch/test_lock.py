@@ -79,3 +79,16 @@ def test_of_many_only_one_takes_the_place_of_a_dead_owner(tmp_path: Path, _: int
         thread.join()
     assert len([lock for lock in taken if lock.is_mine()]) == 1
     assert len(taken) == 1
+
+
+@pytest.mark.parametrize("torn", ["", '{"token": '])
+def test_a_torn_lock_is_nobodys_when_it_is_old(tmp_path: Path, torn: str) -> None:
+    """A machine that lost its power left it: without an owner no one would ever release it."""
+    path = tmp_path / "lock"
+    path.write_text(torn)
+    assert not DriverLock(path).take()  # perhaps it is being written
+    age = path.stat().st_mtime - STALE - 1
+    os.utime(path, (age, age))
+    first, second = DriverLock(path), DriverLock(path)
+    assert first.take()
+    assert not second.take()

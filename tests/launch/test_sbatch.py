@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from grpoflow.cli import main
-from grpoflow.launch.job import SubmissionFailed, sbatch_script
+from grpoflow.launch.job import SubmissionFailed, extra_options, sbatch_script
 from grpoflow.launch.run import RunDirectory
 from grpoflow.plan.inputs import placement_of
 from grpoflow.stages.allocation import ProfileError, profile_resources
@@ -60,6 +60,13 @@ def test_extra_options_that_cannot_be_read(tmp_path: Path) -> None:
     run, _ = launch(Scene(tmp_path))
     with pytest.raises(SubmissionFailed, match="'-N2' is not of the form"):
         sbatch_script("main", 1, run, {"slurm_extra": "-N2"})
+
+
+@pytest.mark.parametrize("option", ["--comment=projectX", "--job-name=mine", "--no-requeue", "--nodes=4"])
+def test_what_the_launcher_says_itself_is_refused(option: str) -> None:
+    """With another comment `train_grpo` would not find the job of `rollout_server`, and submit a second."""
+    with pytest.raises(SubmissionFailed, match=f"slurm_extra: '{option}' is not for you to give"):
+        extra_options(f"--exclusive {option}")
 
 
 def test_resources_of_the_plugin_without_a_meaning_here_are_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -126,9 +127,16 @@ def test_nodes_that_failed(answers: Path) -> None:
 def test_why_a_job_was_signalled(answers: Path, changes: dict[str, object], status: str, why: str) -> None:
     (answers / "sinfo").write_text("")
     scontrol(answers, **({"end": "2999-01-01T00:00:00"} | changes))
-    found = end_of_signalled_job(AttemptKey("7"))
+    found = end_of_signalled_job(AttemptKey("7"), None)
     assert (found.status, why in found.why) == (status, True)
     assert (found.grace is not None) == ("preempt" in changes)
+
+
+def test_a_job_at_its_end_was_not_cancelled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The controller may be busy just then; what it said before still holds."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert end_of_signalled_job(AttemptKey("7"), time.time() + 1).status == "stopped"
+    assert end_of_signalled_job(AttemptKey("7"), time.time() + 600).status == "cancelled"
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,16 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
+        _flush(temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    """Bring a file to the disk before its name is: a power cut would leave the name with nothing in it."""
+    with path.open("rb") as written:
+        os.fsync(written.fileno())
 
 
 def write_text(path: Path, text: str) -> None:
@@ -48,13 +53,14 @@ def create_once(path: Path, value: Any) -> bool:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     try:
+        temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        _flush(temporary)
         os.link(temporary, path)
     except FileExistsError:
         return False
     finally:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
     return True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from .run import AttemptKey, Status
 ASK_SECONDS = 30.0
 SIGNAL_SECONDS = 5.0
 CLOCK_SECONDS = 5.0
+OVER = "the wall-time was over before the training had stopped"
 
 
 class DeadlineKeeper:
@@ -29,9 +31,10 @@ class DeadlineKeeper:
         self._path, self._job, self._margin = path, job, margin
         self._end: float | None = None
         self._stop = threading.Event()
+        self._writing = threading.Lock()
 
     def start(self) -> None:
-        self._write()
+        self._write(None)
         if self._job is not None:
             threading.Thread(target=self._run, args=(self._job,), daemon=True).start()
 
@@ -40,9 +43,9 @@ class DeadlineKeeper:
 
     def stop_now(self) -> None:
         """Tell the training to save and stop at its next step boundary."""
-        self.stop()
-        self._end = time.time()
-        self._write()
+        with self._writing:  # an answer of Slurm's that is being written would hide this one
+            self.stop()
+            self._write(time.time())
 
     def remaining(self) -> float:
         """Seconds until the job ends; infinite without a limit."""
@@ -54,13 +57,18 @@ class DeadlineKeeper:
                 facts = slurm.job_facts(job)
             except slurm.NoAnswer:
                 facts = None  # what was known still holds
-            if facts is not None and facts.is_running and facts.end != self._end and not self._stop.is_set():
-                self._end = facts.end
-                self._write()
+            with self._writing:
+                known = facts is None or not facts.is_running or facts.end == self._end
+                if facts is not None and not known and not self._stop.is_set():
+                    try:
+                        self._write(facts.end)
+                    except OSError as error:  # a full disk may have room again when it is asked next
+                        print(f"{self._path}: {error}", file=sys.stderr, flush=True)
             self._stop.wait(ASK_SECONDS)
 
-    def _write(self) -> None:
-        write_json(self._path, {"end": self._end, "margin": self._margin})
+    def _write(self, end: float | None) -> None:
+        write_json(self._path, {"end": end, "margin": self._margin})
+        self._end = end
 
 
 @dataclass(frozen=True)
@@ -73,22 +81,27 @@ class Signalled:
     """Seconds that a preempted job may go on."""
 
 
-def end_of_signalled_job(key: AttemptKey) -> Signalled:
-    """Ask Slurm why it sent SIGTERM: it says so in the state of the job, not in the signal."""
+def end_of_signalled_job(key: AttemptKey, known_end: float | None) -> Signalled:
+    """Ask Slurm why it sent SIGTERM: it says so in the state of the job, not in the signal.
+
+    known_end: when the wall-time is over, in seconds since the epoch, as Slurm said before.
+    """
+    now = time.time()
     try:
         facts = slurm.job_facts(key.job, SIGNAL_SECONDS)
+        silence = "Slurm does not know the job any more"
     except slurm.NoAnswer as error:
-        return Signalled("cancelled", f"Slurm does not say why ({error})")
+        facts, silence = None, f"Slurm does not say why ({error})"
     if facts is None:
-        return Signalled("cancelled", "Slurm does not know the job any more")
-    now = time.time()
+        over = known_end is not None and now > known_end - CLOCK_SECONDS
+        return Signalled("stopped", OVER) if over else Signalled("cancelled", silence)
     if facts.restarts > key.restart:
         failed = slurm.failed_nodes(os.environ.get("SLURM_JOB_NODELIST", ""))
         why = f"node failure of {', '.join(failed)}" if failed else "preemption, or a requeue by hand"
         return Signalled("preempted", f"Slurm put the job back into the queue: {why}")
     if facts.is_preempted and facts.state == "RUNNING" and facts.end is not None:
         return Signalled("preempted", "the job makes room for one of higher priority", facts.end - now)
-    over = facts.limit and facts.started and now > facts.started + facts.limit - CLOCK_SECONDS
-    if over or facts.reason == "TimeLimit":
-        return Signalled("stopped", "the wall-time was over before the training had stopped")
+    late = facts.limit and facts.started and now > facts.started + facts.limit - CLOCK_SECONDS
+    if late or facts.reason == "TimeLimit":
+        return Signalled("stopped", OVER)
     return Signalled("cancelled", "the job was cancelled")

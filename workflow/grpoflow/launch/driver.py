@@ -13,24 +13,23 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, get_args
 
 from grpoflow.files import read_json, write_text
 from grpoflow.metrics import LogFollower, describe
 
 from . import slurm
 from .completion import is_complete
-from .job import Job, State, live_slurm_job, record, recorded_job, submit
+from .job import Job, State, end_job, has_ended, live_slurm_job, record, recorded_job, submit
 from .leader import Leader
 from .lock import DriverLock
 from .resume import check_resume
-from .run import Launch, RunDirectory
+from .run import AttemptKey, Launch, RunDirectory, Status
 from .verdict import judge
 
 POLL_SECONDS = 2.0
 LONGEST_ASK_SECONDS = 30.0
 ASK_SHARE = 20
-CANCEL_SECONDS = 180.0
 OURS_TO_REPEAT = {"NODE_FAIL", "TIMEOUT", "OUT_OF_MEMORY", "FAILED", "PREEMPTED", "BOOT_FAIL", "COMPLETED"}
 """How Slurm may say that a job ended, of which no supervisor was left to say why. CANCELLED is a wish, and of
 an end that nobody knows nothing is concluded."""
@@ -139,7 +138,7 @@ class Driver:
             self._tell_alarms()
             text = _describe(job, state, reason, allocation)
             said = self._say_once(text if until_ready else f"{text}  {last}".rstrip(), said)
-            if until_ready and allocation.get("servers") and state == "running":
+            if until_ready and state == "running" and _serves(job, allocation):
                 return allocation
             if state == "gone":
                 if is_complete(self.launch.config, self.run.output):
@@ -153,19 +152,11 @@ class Driver:
 
     def _live(self) -> Job | None:
         """The job of this run that has not ended. Raises: NoAnswer."""
-        job = recorded_job(self.run)
-        if job is not None and job.kind == self.launcher:
-            state = job.state()
-            if state == "unknown":
-                raise slurm.NoAnswer(f"state of job {job.id}")
-            if state != "gone" and (self.launcher == "local" or job.id in self._in_queue()):
-                return job
-        return live_slurm_job(self.run) if self.launcher == "slurm" else None
-
-    def _in_queue(self) -> list[str]:
-        """The ids of the run's jobs in Slurm's queue: a job id may meanwhile belong to another job."""
-        found = live_slurm_job(self.run)
-        return [found.id] if found else []
+        # also one of another profile: two trainings would write into one directory
+        job, can_ask = recorded_job(self.run), self.launcher == "slurm" or slurm.is_here()
+        if job is not None and (job.kind == "local" or can_ask) and not has_ended(self.run, job):
+            return job
+        return live_slurm_job(self.run) if can_ask else None
 
     def _attach(self, job: Job) -> None:
         recorded = recorded_job(self.run)
@@ -198,6 +189,10 @@ class Driver:
         ended = job.reason()
         attempts = self.run.attempts([job.id])
         end = read_json(attempts[-1].end) if attempts and attempts[-1].end.is_file() else None
+        if end is not None and ended == "CANCELLED" and end["status"] != "cancelled":
+            # it was waiting for its next attempt: what the last one says did not end it
+            last = f"its last attempt: {end['status']}: {end['cause']}"
+            raise JobFailed(f"job {job.id} was cancelled; {last}")
         if end is None:
             silent = itertools.takewhile(self._left_no_end, reversed(jobs))
             if ended not in OURS_TO_REPEAT or len(list(silent)) > self.launch.config.trainer.max_restarts:
@@ -278,21 +273,32 @@ class Driver:
 def cancel_job(run: RunDirectory, lock: DriverLock, say: Callable[[str], None]) -> None:
     """Cancel the live job of a run, if the holder of this lock is the one that may, and wait for its end."""
     job = recorded_job(run)
-    if job is None or job.state() == "gone":
+    if job is None:
         return
+    try:
+        if has_ended(run, job):
+            return
+    except slurm.NoAnswer as error:
+        say(f"Slurm does not answer: {error}")
     if not lock.take():
         say(f"job {job.id} goes on: {lock.owner} drives it")
         return
     say(f"cancelling job {job.id}")
-    deadline = time.monotonic() + CANCEL_SECONDS
-    while job.state() != "gone":
-        if time.monotonic() > deadline:
-            say(f"job {job.id} is still there: look after it with squeue and scancel")
-            return
-        job.cancel()
-        lock.beat()
-        time.sleep(POLL_SECONDS)
-    say(f"job {job.id} is cancelled")
+    if end_job(run, job, lock.beat):
+        say(f"job {job.id} is cancelled")
+    else:
+        say(f"job {job.id} is still there: look after it with squeue and scancel")
+
+
+def _serves(job: Job, allocation: Mapping[str, Any]) -> bool:
+    """Whether there are servers, and not those of an attempt that has ended: a requeued job runs again before
+    its next attempt says so."""
+    if not allocation.get("servers") or "verdict" in allocation or allocation["state"] in get_args(Status):
+        return False
+    try:
+        return job.restarts() <= AttemptKey.parse(allocation["attempt"]).restart
+    except slurm.NoAnswer:
+        return False
 
 
 def _describe(job: Job, state: State, reason: str, allocation: Mapping[str, Any]) -> str:

@@ -76,10 +76,19 @@ class Gang:
             GangFailed: it did not succeed on all nodes.
             DriverOrphaned: Snakemake has ended.
         """
-        job = self._submit(resources, say)
-        say(f"{self.name}: job {job.id} on {len(self.commands)} nodes (logs: {self.log(0).parent})")
+        self._end_what_was_left(say)
+        self._write()
         leader, asked, said = Leader.of_this_stage(), 0.0, ""
+        submitted: list[SlurmJob] = []
         try:
+            # a Ctrl-C waits until the job's number is known: it could not be cancelled otherwise
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            try:
+                job = self._submit(resources)
+                submitted.append(job)
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+            say(f"{self.name}: job {job.id} on {len(self.commands)} nodes (logs: {self.log(0).parent})")
             while True:
                 if time.monotonic() - asked > ASK_SECONDS:
                     asked, state = time.monotonic(), job.state()
@@ -94,18 +103,21 @@ class Gang:
                 progress()
                 time.sleep(POLL_SECONDS)
         except BaseException:
-            job.cancel()
+            for job in submitted:
+                _cancel(job)
             raise
         self._judge(job)
 
-    def _submit(self, resources: Mapping[str, Any], say: Callable[[str], None]) -> SlurmJob:
+    def _end_what_was_left(self, say: Callable[[str], None]) -> None:
         try:
             for left in slurm.jobs_with_comment(self.comment):
                 say(f"{self.name}: cancelling job {left}, which a former driver left")
-                slurm.cancel(left)
-                _wait_for_end(left)
+                if not _cancel(SlurmJob(left)):
+                    raise SubmissionFailed(f"job {left}, which a former driver left, does not end")
         except slurm.NoAnswer as error:
             raise SubmissionFailed(f"Slurm does not answer: {error}") from error
+
+    def _write(self) -> None:
         self.directory.mkdir(parents=True)
         write_json(
             self.directory / "gang.json",
@@ -117,6 +129,8 @@ class Gang:
                 "logs": str(self.logs.absolute()),
             },
         )
+
+    def _submit(self, resources: Mapping[str, Any]) -> SlurmJob:
         executor = submitit.SlurmExecutor(self.directory / "submitit")
         try:
             parameters = slurm_parameters(
@@ -187,7 +201,12 @@ def run_member(path: str) -> None:
     program.stop()
 
 
-def _wait_for_end(job: str) -> None:
+def _cancel(job: SlurmJob) -> bool:
+    """Cancel until the job has ended, or long enough: a controller that restarts hears nothing at first."""
     deadline = time.monotonic() + CANCEL_SECONDS
-    while SlurmJob(job).state() != "gone" and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        job.cancel()
+        if job.state() == "gone":
+            return True
         time.sleep(POLL_SECONDS)
+    return False

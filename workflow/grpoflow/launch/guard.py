@@ -69,11 +69,14 @@ def end_descendants(grace: float = GRACE_SECONDS) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def reap() -> None:
-    """Take the exit status of adopted orphans, so that they do not stay as zombies."""
+def reap(program: int = 0) -> None:
+    """Take the exit status of adopted orphans, so that they do not stay as zombies; that of the program
+    itself is left to its own waiter."""
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid == program:
+                return
+            os.waitpid(ended.si_pid, 0)
     except ChildProcessError:
         pass
 
@@ -92,6 +95,7 @@ def main(argv: list[str]) -> int:
         return 128 + signal.SIGTERM
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     while process.poll() is None and not stop:
+        reap(process.pid)
         time.sleep(POLL_SECONDS)
     code = process.poll()
     end_descendants()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +27,8 @@ from .processes import process_start
 from .run import Launch, RunDirectory
 
 State = Literal["pending", "running", "gone", "unknown"]
+CANCEL_SECONDS = 180.0
+POLL_SECONDS = 1.0
 
 
 class SubmissionFailed(Exception):
@@ -47,6 +51,10 @@ class Job(ABC):
 
     def facts(self) -> dict[str, Any]:
         return {"launcher": self.kind, "id": self.id}
+
+    def restarts(self) -> int:
+        """How often Slurm has put the job back into the queue. Raises: NoAnswer."""
+        return 0
 
     def reason(self) -> str:
         """Why the job waits, or how it ended; empty where nothing is known."""
@@ -84,6 +92,10 @@ class SlurmJob(Job):
             return ""
         return facts.reason.replace("None", "") if facts.is_pending else facts.state
 
+    def restarts(self) -> int:
+        facts = slurm.job_facts(self.id)
+        return facts.restarts if facts is not None else 0
+
 
 @dataclass(frozen=True)
 class LocalJob(Job):
@@ -98,7 +110,8 @@ class LocalJob(Job):
 
     def cancel(self) -> None:
         if self.state() == "running":
-            os.kill(int(self.id), signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it ended in between
+                os.kill(int(self.id), signal.SIGTERM)
 
     def facts(self) -> dict[str, Any]:
         return {**super().facts(), "started": self.started}
@@ -127,9 +140,51 @@ def live_slurm_job(run: RunDirectory) -> Job | None:
     return SlurmJob(found[-1]) if found else None
 
 
+def has_ended(run: RunDirectory, job: Job) -> bool:
+    """Whether a recorded job is over; also when its id meanwhile belongs to another job.
+
+    Raises:
+        NoAnswer: Slurm cannot be asked now.
+    """
+    state = job.state()
+    if state == "unknown":
+        raise slurm.NoAnswer(f"state of job {job.id}")
+    return state == "gone" or not _is_ours(run, job)
+
+
+def _is_ours(run: RunDirectory, job: Job) -> bool:
+    """A site may write comments of its own: then the job is known by its name."""
+    if job.kind == "local" or job.id in slurm.jobs_with_comment(comment(run)):
+        return True
+    facts = slurm.job_facts(job.id)
+    return facts is not None and facts.name == job_name(run.path.parents[1].name)
+
+
+def end_job(run: RunDirectory, job: Job, meanwhile: Callable[[], object] = lambda: None) -> bool:
+    """Cancel a recorded job until it has ended; return whether it did in CANCEL_SECONDS. A controller that
+    restarts hears nothing at first."""
+    deadline = time.monotonic() + CANCEL_SECONDS
+    while True:
+        try:
+            if has_ended(run, job):
+                return True
+            job.cancel()
+        except slurm.NoAnswer as error:
+            print(f"job {job.id}: {error}", file=sys.stderr, flush=True)
+        if time.monotonic() > deadline:
+            return False
+        meanwhile()
+        time.sleep(POLL_SECONDS)
+
+
 def record(run: RunDirectory, job: Job, continues: Sequence[str]) -> None:
     """Write down which job is the run's, and which ones it continues."""
     write_json(run.job, {**job.facts(), "continues": list(continues)})
+
+
+def job_name(name: str) -> str:
+    """Name of a job in Slurm's queue: of an experiment, or of a program of a stage."""
+    return f"grpoflow-{name}"
 
 
 def comment(run: RunDirectory) -> str:
@@ -202,6 +257,23 @@ INSTEAD = {
 """Resources of Snakemake's Slurm plugin that would be dropped without a word, and what to give instead."""
 
 
+OURS = {
+    "comment": "by it the job of a run is found again",
+    "job-name": "it names the experiment; by it the job is found where the site writes other comments",
+    "nodes": "trainer.nodes and rollout.nodes of the configuration say how many there are",
+    "ntasks": INSTEAD["tasks"],
+    "ntasks-per-node": INSTEAD["tasks"],
+    "array": "a run is one job",
+    "requeue": "a preempted job comes back by itself",
+    "no-requeue": "a preempted job must come back under its id",
+    "signal": "the end of the wall-time is asked of Slurm",
+    "output": "the job writes into the directory of its run",
+    "error": "the job writes into the directory of its run",
+    "chdir": "all paths are those of the working directory",
+}
+"""Options of sbatch that `slurm_extra` cannot change."""
+
+
 def slurm_parameters(
     name: str, nodes: int, comment: str, resources: Mapping[str, Any], *, requeue: bool = True
 ) -> dict[str, Any]:
@@ -215,7 +287,7 @@ def slurm_parameters(
             meaning here.
     """
     parameters: dict[str, Any] = {
-        "job_name": f"grpoflow-{name}",
+        "job_name": job_name(name),
         "comment": comment,
         "nodes": nodes,
         "ntasks_per_node": 1,
@@ -263,13 +335,15 @@ def extra_options(text: str) -> dict[str, Any]:
     """Read `slurm_extra` ("--exclusive --nice=10") as options of sbatch.
 
     Raises:
-        SubmissionFailed: a part is not of the form --name or --name=value.
+        SubmissionFailed: a part is not of the form --name or --name=value, or says what the launcher says.
     """
     options: dict[str, Any] = {}
     for part in text.split():
         if not part.startswith("--"):
             raise SubmissionFailed(f"slurm_extra: {part!r} is not of the form --name or --name=value")
         name, separator, value = part[2:].partition("=")
+        if name in OURS:
+            raise SubmissionFailed(f"slurm_extra: {part!r} is not for you to give: {OURS[name]}")
         options[name] = value if separator else True
     return options
 

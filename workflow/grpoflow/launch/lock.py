@@ -19,6 +19,8 @@ from grpoflow.files import create_once, read_json, write_json
 from .processes import process_start
 
 STALE = 120.0
+NOBODY = {"host": "", "boot": "", "pid": 0, "started": "", "token": "torn"}
+"""The owner of a lock that cannot be read: being written, or left so by a machine that lost its power."""
 
 
 class DriverLock:
@@ -39,7 +41,7 @@ class DriverLock:
         if self.is_mine() or create_once(self._path, self._me):
             return True
         owner = self._read()
-        if owner is None:  # released, or written, just now
+        if owner is None:  # released just now
             return create_once(self._path, self._me)
         age = self._age()
         if not self._is_dead(owner) and age < STALE:
@@ -77,13 +79,15 @@ class DriverLock:
     def owner(self) -> str:
         """Who holds the lock, for a message."""
         owner = self._read()
-        return f"process {owner['pid']} on {owner['host']}" if owner else "nobody"
+        return f"process {owner['pid']} on {owner['host']}" if owner and owner != NOBODY else "nobody"
 
     def _read(self) -> dict[str, Any] | None:
         try:
             owner: dict[str, Any] = read_json(self._path)
-        except (OSError, ValueError):
+        except OSError:
             return None
+        except ValueError:
+            return NOBODY
         return owner
 
     def _is_dead(self, owner: dict[str, Any]) -> bool:

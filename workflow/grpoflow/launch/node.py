@@ -75,6 +75,8 @@ def run_node(run_path: str) -> str:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: signals.append(received))
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    while not task.is_slurm and run.attempt(task.key).path.exists():
+        task = task.next()  # the number of the process was another job's before, of the last boot perhaps
     while True:
         attempt, launch = run.attempt(task.key), Launch.read(run.launch)
         node = Node(run, launch, task, attempt, signals, Roles(run, launch, attempt, task.node))
@@ -85,7 +87,7 @@ def run_node(run_path: str) -> str:
         if verdict.action == "requeue" and task.is_slurm:
             node.requeue()
             return status
-        task = replace(task, key=replace(task.key, again=task.key.again + 1))
+        task = task.next()
 
 
 @dataclass
@@ -353,7 +355,8 @@ class Node:
         name = signal.Signals(self.signals[0]).name
         if not self.task.is_slurm:
             self._end("cancelled", f"received {name}")
-        told = end_of_signalled_job(self.task.key)
+        known = read_json(self.attempt.deadline)["end"] if self.attempt.deadline.is_file() else None
+        told = end_of_signalled_job(self.task.key, known)
         if told.grace is not None and told.grace > self.launch.config.trainer.stop_margin:
             self.graceful = True
             if self.keeper is not None:  # node 0 writes the deadline

@@ -99,8 +99,10 @@ def how_it_ended(code: int) -> str:
     """An exit code of the guard in words.
 
     A program that was killed gives 128 + N for signal N; `swift`, whose child was killed, gives 256 - N
-    (swift/cli/main.py passes a negative number to sys.exit).
+    (swift/cli/main.py passes a negative number to sys.exit). 255 is more often a sys.exit(-1).
     """
+    if code == 255:
+        return f"ended with exit code {code} (sys.exit(-1), or a child that was killed by SIGHUP)"
     number = code - 128 if 128 < code <= 192 else 256 - code if code > 192 else 0
     if not number:
         return f"ended with exit code {code}"

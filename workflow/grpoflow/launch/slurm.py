@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class JobFacts:
     """Seconds of wall-time, None without a limit."""
     is_preempted: bool
     """It was told to make room, and runs on for the grace time of its partition."""
+    name: str = ""
 
     @property
     def is_pending(self) -> bool:
@@ -53,6 +55,11 @@ class JobFacts:
     @property
     def is_running(self) -> bool:
         return self.state in RUNNING
+
+
+def is_here() -> bool:
+    """Whether this machine can ask a Slurm at all."""
+    return shutil.which("scontrol") is not None
 
 
 def job_facts(job_id: str, seconds: float = SECONDS) -> JobFacts | None:
@@ -77,6 +84,7 @@ def job_facts(job_id: str, seconds: float = SECONDS) -> JobFacts | None:
         end=_time(found.get("EndTime")),
         limit=_duration(found.get("TimeLimit", "")),
         is_preempted=_time(found.get("PreemptTime")) is not None,
+        name=found.get("JobName", ""),
     )
 
 

@@ -16,11 +16,9 @@ from grpoflow.files import read_json
 from grpoflow.metrics import read_steps
 
 from . import slurm
-from .job import Job, live_slurm_job, recorded_job
+from .job import Job, end_job, has_ended, live_slurm_job, recorded_job
 from .run import RESULTS, Launch, RunDirectory
 
-CANCEL_SECONDS = 180.0
-POLL_SECONDS = 1.0
 NOTHING, UNKNOWN = 1, 2
 
 
@@ -51,11 +49,7 @@ def cancel(experiment: str | None = None) -> int:
         if job is None:
             print(f"{_name(run)}: no job")
             continue
-        deadline = time.monotonic() + CANCEL_SECONDS
-        while job.state() != "gone" and time.monotonic() < deadline:
-            job.cancel()
-            time.sleep(POLL_SECONDS)
-        ended = job.state() == "gone"
+        ended = end_job(run, job)
         print(f"{_name(run)}: job {job.id} {'is cancelled' if ended else 'is still there'}")
         code = code if ended else NOTHING
     return code
@@ -152,14 +146,14 @@ def _none(experiment: str | None) -> int:
 def _live(run: RunDirectory) -> Job | None:
     """The job of the run that has not ended, recorded or not."""
     job = recorded_job(run)
-    if job is not None and job.state() != "gone":
-        return job
-    if job is None or job.kind != "slurm":
+    if job is None:
         return None
     try:
-        return live_slurm_job(run)
+        if not has_ended(run, job):
+            return job
+        return live_slurm_job(run) if job.kind == "slurm" else None
     except slurm.NoAnswer:
-        return None
+        return job
 
 
 def _job(run: RunDirectory) -> dict[str, Any]:

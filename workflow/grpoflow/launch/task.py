@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import slurm
 from .run import AttemptKey
@@ -21,6 +21,10 @@ class Task:
     @property
     def is_slurm(self) -> bool:
         return self.launcher == "slurm"
+
+    def next(self) -> Task:
+        """The same node in another try of the same job."""
+        return replace(self, key=replace(self.key, again=self.key.again + 1))
 
 
 def this_task(environment: Mapping[str, str]) -> Task:

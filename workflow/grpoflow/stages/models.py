@@ -97,7 +97,7 @@ def assemble_model(stage: Stage, checkpoint: Path, start: Path, target: Path) ->
         source = checkpoint.with_name(f"{checkpoint.name}-merged")
     if stage.config.trainer.tuner == "lora" and stage.config.trainer.backend == "swift":
         source = target.with_name(f"{target.name}.merged")
-        stage.run("merge", merge_adapter(stage.config, start, checkpoint, source))
+        stage.run(f"merge-{checkpoint.name}", merge_adapter(stage.config, start, checkpoint, source))
     link_model(source, target)
     carry_over(start, target)
     if source not in (checkpoint, start) and source.parent == target.parent:
