@@ -119,6 +119,7 @@ def test_nodes_that_failed(answers: Path) -> None:
     [
         ({"restarts": 1, "state": "COMPLETING"}, "preempted", "preemption"),
         ({"preempt": "2026-11-30T16:29:20"}, "preempted", "higher priority"),
+        ({"preempt": "2026-11-30T16:29:20", "state": "COMPLETING"}, "preempted", "preemption"),
         ({"state": "COMPLETING", "limit": "00:01:00"}, "stopped", "wall-time was over"),
         ({"state": "COMPLETING", "reason": "TimeLimit"}, "stopped", "wall-time was over"),
         ({"state": "COMPLETING", "limit": "9999-00:00:00"}, "cancelled", "was cancelled"),
@@ -129,7 +130,7 @@ def test_why_a_job_was_signalled(answers: Path, changes: dict[str, object], stat
     scontrol(answers, **({"end": "2999-01-01T00:00:00"} | changes))
     found = end_of_signalled_job(AttemptKey("7"), None)
     assert (found.status, why in found.why) == (status, True)
-    assert (found.grace is not None) == ("preempt" in changes)
+    assert (found.grace is not None) == ("preempt" in changes and "state" not in changes)
 
 
 def test_a_job_at_its_end_was_not_cancelled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def test_05_preempted(runs: Runs) -> None:
     preempt(runs, rl)
     driver.succeeds()
     rl.check_complete(STEPS, interruptions=1)
-    assert [end["status"] for end in rl.ends()] == ["preempted", "complete"]
+    assert [end["status"] for end in rl.ends()] == ["preempted", "complete"], rl.ends()
     assert "preemption" in rl.ends()[0]["cause"]
 
 

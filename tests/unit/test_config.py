@@ -102,6 +102,33 @@ def test_secrets_are_refused_and_not_shown() -> None:
     assert "s3cr3t" not in "".join(map(str, found))
 
 
+@pytest.mark.parametrize(
+    ("overlay", "name"),
+    [
+        ({"cluster": {"env": {"OPENAI_APIKEY": "s3cr3t"}}}, "OPENAI_APIKEY"),
+        ({"cluster": {"env": {"PGPASSWORD": "s3cr3t"}}}, "PGPASSWORD"),
+        ({"trainer": {"args": {"hub_token": "s3cr3t"}}}, "hub_token"),
+        ({"rollout": {"args": {"api_key": "s3cr3t"}}}, "api_key"),
+        ({"rollout": {"engine_args": {"load_format": {"hf_token": "s3cr3t"}}}}, "hf_token"),
+        (
+            {"evaluate": {"benchmarks": {"datasets": ["x"], "args": {"judge": [{"apiKey": "s3"}]}}}},
+            "apiKey",
+        ),
+    ],
+)
+def test_secrets_are_refused_wherever_they_are(overlay: dict[str, Any], name: str) -> None:
+    """Arguments are seen in the list of processes by every user of a node."""
+    (found,) = problems(overlay)
+    assert f"{name} looks like a secret" in found.why
+    assert "s3" not in str(found)
+
+
+def test_what_only_sounds_like_a_secret_is_an_argument() -> None:
+    args = {"moe_token_drop_policy": "probs", "apply_query_key_layer_scaling": True, "hub_token": None}
+    overlay = {"trainer": {"args": args}, "cluster": {"env": {"VIDEO_MAX_TOKEN_NUM": "64"}}}
+    assert load_experiments(config(overlay))
+
+
 def test_text_of_numbers_is_read() -> None:
     """Snakemake gives everything inside of --config trainer='{...}' as text, YAML 1.1 gives 1e-6 as text."""
     given = {

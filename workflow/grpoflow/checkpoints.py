@@ -46,7 +46,10 @@ def tensors(directory: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"no safetensors in {directory}")
     index = directory / "model.safetensors.index.json"
     if index.is_file():
-        named = set(json.loads(index.read_text())["weight_map"].values())
+        try:
+            named = set(json.loads(index.read_text())["weight_map"].values())
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{index} cannot be read: {error!r}") from error
         missing = sorted(named - {shard.name for shard in shards})
         if missing:
             raise CheckpointError(f"{index} names shards that are missing: {', '.join(missing)}")
@@ -187,7 +190,7 @@ def check_run_checkpoint(path: Path) -> None:
         else:
             _check_torch_files(path)
             step = read_json(path / "trainer_state.json")["global_step"]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise CheckpointError(f"{path} is not complete: {error!r}") from error
     if step != _step(path):
         raise CheckpointError(f"{path} holds step {step}")
@@ -205,6 +208,9 @@ def set_aside_incomplete(output: Path, newest: RunCheckpoint | None) -> list[Pat
             aside = path.with_name(f"incomplete-{path.name}-{uuid.uuid4().hex[:8]}")
             path.rename(aside)
             moved.append(aside)
+            merged = path.with_name(f"{path.name}-merged")
+            if merged.is_dir():  # that of another attempt would count as this step's model
+                merged.rename(aside.with_name(f"{aside.name}-merged"))
     if newest is not None:
         point(output / "last-checkpoint", newest.path)
     return moved

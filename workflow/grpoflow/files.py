@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -116,7 +117,8 @@ class Follower:
 def new_log_directory(parent: Path) -> Path:
     """Claim `parent`/attempt-N for the next N, and point `parent`/latest to it. Nothing is overwritten."""
     parent.mkdir(parents=True, exist_ok=True)
-    number = 1 + max((int(path.name.partition("-")[2]) for path in parent.glob("attempt-*")), default=0)
+    names = (re.fullmatch(r"attempt-(\d+)", path.name) for path in parent.iterdir())
+    number = 1 + max((int(match[1]) for match in names if match), default=0)  # attempt-1.tar.gz is a person's
     while True:
         directory = parent / f"attempt-{number}"
         try:

@@ -166,7 +166,7 @@ def _path(item: Any, directory: Path, store: Store | None) -> tuple[str, str]:
     name = item.get("path") if isinstance(item, dict) else item
     if not isinstance(name, str) or not name:
         return "", "not a path"
-    if "://" in name:
+    if "://" in name or name.startswith("data:"):
         return name, ""
     path = (directory / name).absolute()
     return str(path), "" if path.is_file() else "file not found"

@@ -9,6 +9,8 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from .secrets import secrets_in
+
 Kind = Literal["convergence", "layout", "execution"]
 
 REQUIRED: Any = ...
@@ -48,6 +50,17 @@ class Section(BaseModel):
         if bool in kinds and value in ("true", "false"):
             return value == "true"
         return None if value == "null" and NoneType in kinds else value
+
+    @field_validator("args", "engine_args", "env", mode="after", check_fields=False)
+    @classmethod
+    def no_secrets(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """A configuration is copied into results and logs, and arguments are shown to all users of a node."""
+        if found := list(secrets_in(value)):
+            raise ValueError(
+                f"{', '.join(found)} looks like a secret; export it in the shell that runs snakemake, "
+                "a configuration is copied into results and logs"
+            )
+        return value
 
 
 def convergence(default: Any = REQUIRED, *, later: bool = False, **constraints: Any) -> Any:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import field_validator
-
 from .base import Section, execution
-
-SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
 
 
 class ClusterConfig(Section):
@@ -43,16 +39,3 @@ class ClusterConfig(Section):
     env: dict[str, str] = execution({})
     """Extra environment of every program, e.g. NCCL_SOCKET_IFNAME. Never secrets: those come from the
     environment of the person who runs Snakemake."""
-
-    @field_validator("env")
-    @classmethod
-    def no_secrets(cls, env: dict[str, str]) -> dict[str, str]:
-        for name in env:
-            words = name.upper().split("_")
-            # VIDEO_MAX_TOKEN_NUM counts tokens
-            if words[-1] != "NUM" and any(word in words for word in SECRET_WORDS):
-                raise ValueError(
-                    f"{name} looks like a secret; export it in the shell that runs snakemake, "
-                    "a configuration is copied into results and logs"
-                )
-        return env

@@ -13,8 +13,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from .cluster import SECRET_WORDS
 from .root import Config
+from .secrets import names_a_secret
 
 EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 RESERVED_NAMES = {"shared": "results/shared holds what experiments have in common"}
@@ -164,7 +164,7 @@ def _problem(experiment: str, key: str, items: list[ErrorDetails]) -> Problem:
         known = _legal_keys(section)
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         why = "no such key" + (f", did you mean {near[0]!r}?" if near else "")
-        if _is_secret(name):
+        if names_a_secret(name):
             value = "(not shown)"
         return Problem("unknown_key", experiment, key, value, why, ", ".join(near or known))
     if kind == "missing":
@@ -175,7 +175,7 @@ def _problem(experiment: str, key: str, items: list[ErrorDetails]) -> Problem:
         found = item["ctx"]
         inner = ".".join(filter(None, (key, found["key"])))
         return Problem("legal_value", experiment, inner, found["value"], item["msg"], found["legal"])
-    if _is_secret(key):
+    if any(map(names_a_secret, key.split("."))):
         value = "(not shown)"
     elif isinstance(value, Mapping):
         value = "{...}"
@@ -197,11 +197,6 @@ def _legal_values(items: list[ErrorDetails]) -> str | None:
         legal += [f"{sign} {context[name]}".strip() for name, sign in signs.items() if name in context]
         legal += [word for kind, word in TYPE_WORDS.items() if item["type"] == kind]
     return " or ".join(legal) or None
-
-
-def _is_secret(key: str) -> bool:
-    """Whether a value under this key must not appear in a message."""
-    return not set(SECRET_WORDS).isdisjoint(re.split(r"[._]", key.upper()))
 
 
 def _meaning(key: str) -> str:

@@ -101,6 +101,8 @@ def end_of_signalled_job(key: AttemptKey, known_end: float | None) -> Signalled:
         return Signalled("preempted", f"Slurm put the job back into the queue: {why}")
     if facts.is_preempted and facts.state == "RUNNING" and facts.end is not None:
         return Signalled("preempted", "the job makes room for one of higher priority", facts.end - now)
+    if facts.is_preempted:  # seen before its restart is counted; a person's scancel meanwhile the driver sees
+        return Signalled("preempted", "Slurm put the job back into the queue: preemption")
     late = facts.limit and facts.started and now > facts.started + facts.limit - CLOCK_SECONDS
     if late or facts.reason == "TimeLimit":
         return Signalled("stopped", OVER)

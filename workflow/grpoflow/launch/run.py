@@ -18,6 +18,7 @@ results/EXPERIMENT/runs/RUN/
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -30,6 +31,7 @@ from grpoflow.plan.placement import Placement
 
 Status = Literal["complete", "stopped", "failed", "preempted", "cancelled"]
 RESULTS = Path("results")
+KEY = re.compile(r"\d+\.\d+\.\d+")
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ class RunDirectory:
 
     def attempts(self, jobs: Sequence[str]) -> list[Attempt]:
         """The attempts of these jobs that were opened, oldest first."""
-        keys = [AttemptKey.parse(path.name) for path in (self.path / "attempts").glob("*")]
+        names = (path.name for path in (self.path / "attempts").glob("*"))
+        keys = [AttemptKey.parse(name) for name in names if KEY.fullmatch(name)]
         found = sorted((jobs.index(key.job), key.restart, key.again) for key in keys if key.job in jobs)
         attempts = [self.attempt(AttemptKey(jobs[job], restart, again)) for job, restart, again in found]
         return [attempt for attempt in attempts if attempt.facts.is_file()]

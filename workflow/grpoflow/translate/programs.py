@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grpoflow.config.cluster import SECRET_WORDS, ClusterConfig
+from grpoflow.config.cluster import ClusterConfig
+from grpoflow.config.secrets import SECRET_WORDS
 from grpoflow.facts.arguments import (
     FALSE_WORDS,
     NEGATIVE_NUMBER,
