@@ -99,6 +99,7 @@ def test_attempts_of_continued_jobs_count_and_those_of_former_ones_do_not(
 ) -> None:
     for job in ("9", "10", "8"):
         attempts(run[0], (0, "failed"), job=job)
+    (run[0].path / "attempts/9.0.0.tar.gz").touch()  # a person's
     assert fruitless_attempts(run[0], ["9", "10"]) == 2
     assert [attempt.path.name for attempt in run[0].attempts(["9", "10"])] == ["9.0.0", "10.0.0"]
 

@@ -49,6 +49,9 @@ def test_log_directories_are_never_used_twice(tmp_path: Path) -> None:
     first, second = new_log_directory(tmp_path), new_log_directory(tmp_path)
     assert (first.name, second.name) == ("attempt-1", "attempt-2")
     assert (tmp_path / "latest").resolve() == second
+    for name in ("attempt-2.tar.gz", "attempt-old"):  # a person's
+        (tmp_path / name).touch()
+    assert new_log_directory(tmp_path).name == "attempt-3"
 
 
 @pytest.mark.parametrize("change", ["content", "end of a large file", "name", "nothing"])

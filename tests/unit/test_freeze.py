@@ -1,5 +1,6 @@
 """Freezing a data set: every faulty row is found, with its number and reason, and no good one is lost."""
 
+import base64
 import csv
 import io
 import json
@@ -23,10 +24,15 @@ def prompt(text: str, **columns: Any) -> dict[str, Any]:
 def count_words(row: dict[str, Any]) -> Measured | NotEncodable:
     """Stands for template and tokenizer: a token per word, and 10 per image, whose file must be one."""
     for image in row.get("images", ()):
-        if not Path(image).read_bytes().startswith(PNG[:8]):
+        if not _content(image).startswith(PNG[:8]):
             return NotEncodable("unreadable media", f"{image} is torn")
     images = 10 * len(row.get("images", ()))
     return Measured(sum(len(m["content"].split()) for m in row["messages"]) + images, images)
+
+
+def _content(image: str) -> bytes:
+    inline = image.partition(";base64,")[2]
+    return base64.b64decode(inline) if inline else Path(image).read_bytes()
 
 
 class Frozen:
@@ -127,6 +133,12 @@ def test_the_same_question_about_another_image_is_no_duplicate(run: Freezer, tmp
     assert frozen.rows[0]["images"] == [str(tmp_path / "a.png")]
     assert frozen.split.most_images == 1
     assert frozen.split.facts()["image_tokens"]["mean"] == 10
+
+
+def test_an_image_within_the_row_needs_no_file(run: Freezer) -> None:
+    inline = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
+    frozen = run([prompt("What is it?", images=[inline])])
+    assert [row["images"] for row in frozen.rows] == [[inline]]
 
 
 def test_conversations_may_repeat_but_not_show_a_held_out_prompt(run: Freezer) -> None:

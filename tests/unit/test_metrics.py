@@ -35,6 +35,13 @@ def test_evaluation_summary_and_a_torn_line_are_left_out(tmp_path: Path) -> None
     assert progress(log) == "step 5/10  loss 1  reward 0.25"
 
 
+def test_the_step_after_a_torn_line_counts(tmp_path: Path) -> None:
+    """A killed trainer had begun a line, and that of the next attempt is appended to it."""
+    log = write(tmp_path / "logging.jsonl", {"loss": 1.0, "iteration": "1/3"})
+    log.write_text(log.read_text() + '{"loss": 2.0, "mean": {"a": 1, "it{"loss": 2.5, "iteration": "2/3"}\n')
+    assert [(step["step"], step["loss"]) for step in read_steps(log)] == [(1, 1.0), (2, 2.5)]
+
+
 def test_no_log_is_no_step(tmp_path: Path) -> None:
     assert read_steps(tmp_path / "logging.jsonl") == []
     assert progress(tmp_path / "logging.jsonl") == ""

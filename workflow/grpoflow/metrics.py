@@ -35,15 +35,23 @@ class LogFollower:
 
 
 def _step_record(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line.decode("utf-8", "replace"))
-    except ValueError:
-        return None
+    record = _last_object(line.decode("utf-8", "replace"))
     if not isinstance(record, dict) or "loss" not in record:
         return None
     position = next((str(record[key]) for key in STEP_KEYS if key in record), "")
     match = STEP.fullmatch(position)
     return {**record, "step": int(match[1]), "max_steps": int(match[2])} if match else None
+
+
+def _last_object(line: str) -> Any:
+    """The JSON object that a line ends with: before it may stand what a killed trainer had begun to write."""
+    start = line.find("{")
+    while start >= 0:
+        try:
+            return json.loads(line[start:])
+        except ValueError:
+            start = line.find("{", start + 1)
+    return None
 
 
 def progress(log: Path) -> str:
