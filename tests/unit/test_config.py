@@ -1,5 +1,6 @@
 """Reading a configuration: every fault at once, with its key, value and a legal value."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,19 @@ def test_what_only_sounds_like_a_secret_is_an_argument() -> None:
     args = {"moe_token_drop_policy": "probs", "apply_query_key_layer_scaling": True, "hub_token": None}
     overlay = {"trainer": {"args": args}, "cluster": {"env": {"VIDEO_MAX_TOKEN_NUM": "64"}}}
     assert load_experiments(config(overlay))
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_a_number_is_finite(value: float) -> None:
+    (found,) = problems({"trainer": {"learning_rate": value}})
+    assert (found.key, found.why) == ("trainer.learning_rate", "must be a finite number")
+
+
+@pytest.mark.parametrize("content", [b"model: {path: \xff}", b"data: 2024-13-45", b"a: [", b"[]"])
+def test_a_file_that_is_no_configuration(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "mine.yaml").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"mine\.yaml"):
+        read_yaml(tmp_path / "mine.yaml")
 
 
 def test_text_of_numbers_is_read() -> None:

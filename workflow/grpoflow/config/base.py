@@ -25,6 +25,7 @@ class Section(BaseModel):
         extra="forbid",
         frozen=True,
         strict=True,
+        allow_inf_nan=False,
         validate_default=True,
         use_attribute_docstrings=True,
     )

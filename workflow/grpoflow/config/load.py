@@ -66,7 +66,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date that there is not
         raise ConfigError(
             [Problem("configuration_file", "-", str(path), "", f"not valid YAML: {error}")]
         ) from error
