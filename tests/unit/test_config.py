@@ -120,7 +120,9 @@ def test_secrets_are_refused_and_not_shown() -> None:
 def test_secrets_are_refused_wherever_they_are(overlay: dict[str, Any], name: str) -> None:
     """Arguments are seen in the list of processes by every user of a node."""
     (found,) = problems(overlay)
-    assert f"{name} looks like a secret" in found.why
+    assert found.key.endswith(f".{name}")
+    assert "looks like a secret" in found.why
+    assert found.legal
     assert "s3" not in str(found)
 
 

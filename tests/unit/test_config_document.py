@@ -1,5 +1,6 @@
 """What is generated from the typed configuration is up to date, and true."""
 
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -64,3 +65,10 @@ def test_schema_accepts_what_the_configuration_accepts() -> None:
 )
 def test_schema_refuses_what_the_configuration_refuses(overlay: dict[str, Any], path: str) -> None:
     assert validate(config(overlay)) == [path]
+
+
+def test_every_configuration_that_a_page_names_is_there() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "config").rglob("*.md")]
+    named = {name for page in pages for name in re.findall(r"config/[\w./-]+\.yaml", page.read_text())}
+    assert len(named) > 5
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []

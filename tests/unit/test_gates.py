@@ -34,8 +34,6 @@ GATES = json.loads((FACTS / "version_gates.json").read_text(encoding="utf-8"))["
         ("grpo_resume_skips_right_prompts", "4.5.3", "broken"),
         ("grpo_resume_skips_right_prompts", "4.6.0", "supported"),
         ("swift_grpo_cached_dataset", "4.6.0", "refused"),
-        ("rollout_api_key", "4.5.3", "ignored"),
-        ("rollout_api_key", "4.6.0", "broken"),
     ],
 )
 def test_status(feature: str, version: str, expected: str) -> None:

@@ -113,6 +113,7 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     # batch
+    "counts_are_positive": ("trainer.args.generation_batch_size", args(generation_batch_size=0)),
     "world_size_fits_dense_layout": ("trainer.nodes", parallel(tensor=16)),
     "world_size_fits_expert_layout": ("trainer.nodes", parallel(expert=16)),
     "global_batch_divisible_by_micro_batch_dp": (
@@ -466,7 +467,6 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
         "rollout.args.vllm_reasoning_parser",
         args("rollout", vllm_reasoning_parser="qwen3"),
     ),
-    "rollout_api_key": ("rollout.args.api_key", args("rollout", api_key="x")),
 }
 
 
@@ -540,6 +540,11 @@ def test_a_job_with_too_few_gpus_is_refused(gres: str) -> None:
     }
     _, report = check_raw(config(), resources=asked)
     assert [problem.id for problem in report.problems] == ["job_asks_for_its_gpus"]
+
+
+def test_a_directory_that_only_begins_like_a_local_one_is_shared() -> None:
+    _, report = check_raw(config({"cluster": {"cache": "/runs/cache"}, "trainer": {"nodes": 2}}))
+    assert "cache_is_shared" not in {problem.id for problem in report.problems}
 
 
 def test_every_rule_has_a_case() -> None:

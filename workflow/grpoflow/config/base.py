@@ -57,10 +57,8 @@ class Section(BaseModel):
     def no_secrets(cls, value: dict[str, Any]) -> dict[str, Any]:
         """A configuration is copied into results and logs, and arguments are shown to all users of a node."""
         if found := list(secrets_in(value)):
-            raise ValueError(
-                f"{', '.join(found)} looks like a secret; export it in the shell that runs snakemake, "
-                "a configuration is copied into results and logs"
-            )
+            why = "it looks like a secret, and a configuration is copied into results and logs"
+            raise conflict(", ".join(found), "(not shown)", why, "export it in the shell that runs snakemake")
         return value
 
 

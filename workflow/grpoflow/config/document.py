@@ -157,7 +157,7 @@ holds only the keys that differ from the defaults below. A configuration of one'
 Several files are merged in order, later ones win:
 
     snakemake --profile slurm --configfile config/clusters/a800-8x.yaml \\
-        config/recipes/base.yaml config/recipes/9b-full-server-2n.yaml mine.yaml
+        config/recipes/base.yaml config/recipes/9b-full-server-3n.yaml mine.yaml
 
 `grpoflow preflight` and `grpoflow plan` take the same files in the same order.
 `config/recipes/README.md` lists the recipes, `config/reference.yaml` shows every key with its default,

@@ -28,6 +28,7 @@ from .subject import Subject
 ARGS = "swift megatron/arguments/megatron_args.py"
 
 MEGATRON_RULES = {
+    "counts_are_positive": ("a batch of nothing, by which the other rules would divide", f"{ARGS}:272-329"),
     "world_size_fits_dense_layout": (
         "ranks that do not make up whole replicas of the dense layers",
         "megatron/core/parallel_state.py:740",

@@ -55,7 +55,8 @@ def finding(problem: Problem, subject: Subject, section: str, rule: str | None =
             why = f"a node has {subject.config.cluster.gpus_per_node} GPUs (cluster.gpus_per_node)"
     elif "." not in key:
         key = f"{section}.args.{key}"
-    return Finding(key, value, why, legal, level, rule or problem.id)
+    own = "counts_are_positive" if problem.id.startswith("positive_") else problem.id
+    return Finding(key, value, why, legal, level, rule or own)
 
 
 def _nodes(problem: Problem, subject: Subject, section: str) -> tuple[str, object, tuple[object, ...], str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from grpoflow.facts.versions import VersionError, meets
 from grpoflow.plan.inputs import model_length
@@ -95,7 +96,7 @@ def cache_is_shared(subject: Subject) -> Iterator[Finding]:
     config = subject.config
     nodes = max(config.trainer.nodes, config.sft.nodes if config.sft else 1)
     cache = config.cluster.cache
-    if nodes > 1 and cache.startswith(NODE_LOCAL):
+    if nodes > 1 and any(Path(cache).is_relative_to(place) for place in NODE_LOCAL):
         why = f"node-local, and the trainer has {nodes} nodes; it must be on the shared filesystem"
         yield Finding("cluster.cache", cache, why, (".cache",))
 
