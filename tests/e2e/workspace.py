@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".envs/orchestrator/bin"
+SECONDS = 1800
 PARTS = ("Snakefile", "workflow", "config", "profiles", "slurm", "envs", "scripts", ".envs")
 
 
@@ -29,9 +30,20 @@ class Workspace:
         return self.run(BIN / "snakemake", "--profile", profile, *arguments, check=check)
 
     def run(self, *argv: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [os.fspath(part) for part in argv], cwd=self.path, capture_output=True, text=True, check=False
-        )
+        try:
+            done = subprocess.run(
+                [os.fspath(part) for part in argv],
+                cwd=self.path,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=SECONDS,  # the main job takes 500 s; one that hangs must say where
+            )
+        except subprocess.TimeoutExpired as error:
+            printed = (
+                (text or b"")[-6000:].decode("utf-8", "replace") for text in (error.stdout, error.stderr)
+            )
+            pytest.fail("\n".join((f"{argv} did not end in {SECONDS} s", *printed)))
         if check and done.returncode != 0:
             pytest.fail(f"{argv} ended with {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}")
         return done

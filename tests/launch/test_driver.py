@@ -333,6 +333,23 @@ def test_another_profile_attaches_to_the_job_that_there_is(
         assert driver.ensure_allocation() == here
 
 
+def test_a_local_run_does_not_wait_for_a_slurm_that_is_gone(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many a workstation has the clients of a cluster that it cannot reach."""
+
+    def no_answer(_: str) -> list[str]:
+        raise slurm.NoAnswer("Unable to contact slurm controller")
+
+    monkeypatch.setattr(slurm, "is_here", lambda: True)
+    monkeypatch.setattr(slurm, "jobs_with_comment", no_answer)
+    monkeypatch.setattr(driver_module, "submit", lambda *_: LocalJob("7", "now"))
+    said: list[str] = []
+    with driving(made, said, "local") as driver:
+        assert driver.ensure_allocation() == LocalJob("7", "now")
+    assert [text for text in said if "Unable to contact slurm controller" in text] == said[:1]
+
+
 def test_servers_of_the_attempt_before_are_not_ready(made: Made, queue: Queue) -> None:
     """A requeued job runs again and has not opened its next attempt."""
     queue.set("7", "RUNNING")

@@ -156,7 +156,14 @@ class Driver:
         job, can_ask = recorded_job(self.run), self.launcher == "slurm" or slurm.is_here()
         if job is not None and (job.kind == "local" or can_ask) and not has_ended(self.run, job):
             return job
-        return live_slurm_job(self.run) if can_ask else None
+        try:
+            return live_slurm_job(self.run) if can_ask else None
+        except slurm.NoAnswer as error:
+            if self.launcher == "slurm":
+                raise
+            # a client whose cluster is gone or elsewhere: a local run would wait for ever for an answer
+            self._say_new(f"Slurm does not answer, so no job of this run is looked for there: {error}")
+            return None
 
     def _attach(self, job: Job) -> None:
         recorded = recorded_job(self.run)
@@ -263,6 +270,11 @@ class Driver:
         self.lock.beat()
         if not self.leader.is_alive():
             raise DriverOrphaned("Snakemake has ended; the job, if there is one, goes on")
+
+    def _say_new(self, text: str) -> None:
+        if text not in self.told:
+            self.told.add(text)
+            self.say(text)
 
     def _say_once(self, text: str, said: str) -> str:
         if text != said:
