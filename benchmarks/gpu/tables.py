@@ -323,12 +323,15 @@ def times_of(mine: float, first: float, case: dict[str, Any], other: dict[str, A
     return f"{mine / first:.2f}" + (", not alone" if shared else "")
 
 
-def compared_row(name: str, first: str, found: dict[str, dict[str, Any]]) -> Row:
+def base_of(case: dict[str, Any], firsts: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The result of the first row that a result is compared with: that of its machine, if there is one."""
+    of_this_machine = [first for first in firsts if first["machine"] == case["machine"]]
+    return next(iter(of_this_machine + firsts), None)
+
+
+def compared_row(case: dict[str, Any], firsts: list[dict[str, Any]]) -> Row:
     """A row of speed, and its step and update against those of the first row of its table."""
-    if name not in found:
-        return [name, "not taken", *[""] * len(SPEED_HEAD)]
-    case, other = found[name], found.get(first)
-    row = speed_row(case)
+    row, other = speed_row(case), base_of(case, firsts)
     if other is None or not timed(case) or not timed(other):
         return [*row, "not taken", "not taken"]
     updates = [result["seconds_per_step"]["update"] for result in (case, other)]
@@ -337,6 +340,15 @@ def compared_row(name: str, first: str, found: dict[str, dict[str, Any]]) -> Row
         times_of(step_of(case), step_of(other), case, other),
         times_of(updates[0], updates[1], case, other),
     ]
+
+
+def compared_rows(names: tuple[str, ...], found: dict[str, list[dict[str, Any]]]) -> list[Row]:
+    """The rows of a table, machine by machine; a case without a result is a row all the same."""
+    taken = [case for name in names for case in found.get(name, [])]
+    machines = list(dict.fromkeys(tuple(case["machine"]) for case in taken))
+    taken.sort(key=lambda case: machines.index(tuple(case["machine"])))
+    rows = [compared_row(case, found.get(names[0], [])) for case in taken]
+    return rows + [[name, "not taken", *[""] * len(SPEED_HEAD)] for name in names if name not in found]
 
 
 FLA_HEAD = ["case", "fla-core", "first step", "rest of the first pass", "later pass", "tokens/s, later"]
@@ -351,10 +363,10 @@ def passes(case: dict[str, Any]) -> tuple[float, float] | None:
     return (whole[0] - seconds[0], sum(whole[1:]) / (len(whole) - 1)) if len(whole) > 1 else None
 
 
-def fla_row(name: str, found: dict[str, dict[str, Any]]) -> Row:
+def fla_row(name: str, found: dict[str, list[dict[str, Any]]]) -> Row:
     """Seconds of the passes of a case of fla, rate and MFU of the later ones, and the passes over those of
     the first row."""
-    case, other = found.get(name), found.get(VERSIONS[0])
+    (case, *_), (other, *_) = found.get(name, [None]), found.get(VERSIONS[0], [None])
     took = passes(case) if case else None
     if case is None or took is None:
         return [name, "not taken", *[""] * (len(FLA_HEAD) - 2)]
@@ -379,12 +391,13 @@ def fla_row(name: str, found: dict[str, dict[str, Any]]) -> Row:
 def speed() -> str:
     """The tables of the cases of speed and of fla; what has no result is a row all the same."""
     taken = cases(ONE) + cases(SPEED) + cases(FLA)
-    found = {case["case"]: case for case in taken}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for case in taken:
+        found.setdefault(case["case"], []).append(case)
     head = [*SPEED_HEAD, "step over first row", "update over first row"]
     parts = []
     for title, names in COMPARED.items():
-        rows = [compared_row(name, names[0], found) for name in names]
-        parts += [f"{title}:", table(head, rows)]
+        parts += [f"{title}:", table(head, compared_rows(names, found))]
     versions = table(FLA_HEAD, [fla_row(name, found) for name in VERSIONS])
     parts += ["Versions of fla in Megatron SFT, 5 rows of different lengths in each pass:", versions]
     if taken:

@@ -367,8 +367,8 @@ def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "cases").mkdir()
 
     def rows_of(*results: dict[str, Any]) -> list[list[str]]:
-        for each in results:
-            (tmp_path / "cases" / f"{each['case']}.json").write_text(json.dumps(each))
+        for number, each in enumerate(results):
+            (tmp_path / "cases" / f"{each['case']}.{number}.json").write_text(json.dumps(each))
         lines = [line for line in tables.speed().splitlines() if line.startswith("|")]
         return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
@@ -417,6 +417,15 @@ def test_every_row_of_speed_is_not_taken_without_results(taken: Any) -> None:
 def test_speed_of_other_conditions_is_marked(taken: Any, facts: dict[str, Any], why: list[str]) -> None:
     zero3 = taken(COLOCATE, ZERO3 | facts)[3]
     assert zero3[-2:] == why
+
+
+def test_a_row_is_compared_with_the_first_row_of_its_own_machine(taken: Any) -> None:
+    """A case that was repeated on another machine is a row of its own, before the others of that machine."""
+    later = {"machine": ["GPU-c", "GPU-d"]}
+    again = COLOCATE | later | {"seconds_per_step": per_step(rollout=8.0, update=2.0)}
+    rows = taken(COLOCATE, ZERO3 | later, again)[2:5]
+    assert [row[0] for row in rows] == ["speed-colocate", "speed-colocate", "speed-zero3"]
+    assert [row[-2:] for row in rows] == [["1.00", "1.00"], ["1.00", "1.00"], ["2.29", "4.00"]]
 
 
 def test_first_and_later_passes_of_fla(taken: Any) -> None:
