@@ -349,7 +349,8 @@ def cgroup_settings(cluster: Cluster) -> str:
 
 
 def write_files(cluster: Cluster) -> None:
-    """Everything the daemons read."""
+    """Everything the daemons read; first what says that the directory is a cluster's."""
+    write_file(cluster.root / "options.json", json.dumps(asdict(cluster.options)).encode())
     for name in ("etc", "log", "state", "spool", "run", "munge", "mysql", "dev"):
         (cluster.root / name).mkdir(exist_ok=True)
     key = cluster.root / "munge" / "munge.key"
@@ -370,7 +371,6 @@ def write_files(cluster: Cluster) -> None:
     gpus = f"{cluster.root}/dev/nvidia[0-{GPUS_PER_NODE - 1}]"
     write_file(etc / "gres.conf", f"Name=gpu Type=a800 File={gpus}\n".encode())
     write_file(etc / "cgroup.conf", cgroup_settings(cluster).encode())
-    write_file(cluster.root / "options.json", json.dumps(asdict(cluster.options)).encode())
 
 
 def write_file(path: Path, content: bytes, mode: int = 0o644) -> None:
@@ -656,6 +656,12 @@ def saved_options(root: Path) -> Options | None:
         return None
 
 
+def refuse_other_directory(root: Path) -> None:
+    """Raises ClusterError for a directory with files of others: `wipe` removes all that is in it."""
+    if saved_options(root) is None and any(path.name != "lock" for path in root.iterdir()):
+        raise ClusterError(f"{root} is no cluster's: set GRPOFLOW_TEST_CLUSTER to a new or empty directory")
+
+
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
     """One command at a time; waits for its turn."""
@@ -728,6 +734,7 @@ def dispatch(arguments: argparse.Namespace, root: Path) -> int:
         print(f"export SLURM_CONF={cluster.conf}")
         return 0
     with locked(root):
+        refuse_other_directory(root)
         if arguments.command == "start":
             start(Cluster(root, Options(arguments.nodes, arguments.accounting, arguments.cgroup)))
             return 0

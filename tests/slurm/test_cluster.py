@@ -187,6 +187,16 @@ def test_real_slurm_conf_is_not_touched(stopped: ClusterClient) -> None:
         SYSTEM_CONF.unlink()
 
 
+@pytest.mark.parametrize("command", ["start", "stop", "wipe"])
+def test_a_directory_of_somebody_else_is_not_touched(tmp_path: Path, command: str) -> None:
+    (tmp_path / "thesis.tex").write_text("all of it")
+    env = os.environ | {"GRPOFLOW_TEST_CLUSTER": str(tmp_path)}
+    done = subprocess.run([CONTROL, command], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"{tmp_path} is no cluster's" in done.stderr
+    assert (tmp_path / "thesis.tex").read_text() == "all of it"
+
+
 @pytest.mark.skipif(
     not os.access("/sys/fs/cgroup/memory", os.W_OK), reason="needs the cgroup v1 memory controller, writable"
 )

@@ -1,5 +1,8 @@
 """A result appears by one rename, complete; two attempts at once do not disturb each other."""
 
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +45,42 @@ def test_a_failed_attempt_leaves_nothing(stage: Stage) -> None:
         raise RuntimeError
     assert names(stage) == ["abc"]
     assert list(stage.output.parent.iterdir()) == []
+
+
+TERMINATED = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace as Job
+from grpoflow.commands.base import Command
+from grpoflow.config import read_yaml
+from grpoflow.stages import main
+from grpoflow.stages.base import attempt_directory
+
+def stage(stage):
+    with attempt_directory(stage) as work:
+        (work / "model").write_text("half")
+        print(work, flush=True)
+        stage.run("convert", Command(("sleep", "600"), {}))
+
+main.STAGES["sft"] = stage
+output = sys.argv[2]
+main.run(Job(rule="sft", wildcards={"sft": "abc"}, log=[], config=read_yaml(Path(sys.argv[1])), input={},
+             output=[output], resources={}))
+"""
+
+
+def test_a_stage_that_is_told_to_end_leaves_nothing(stage: Stage, tmp_path: Path) -> None:
+    """scancel and the wall-time send SIGTERM half a minute before SIGKILL; a model has hundreds of GB."""
+    argv = [sys.executable, "-c", TERMINATED, str(ROOT / "config/config.yaml"), str(stage.output)]
+    with subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        work = Path(job.stdout.readline().strip())
+        assert (work / "model").is_file()
+        while "log" not in job.stdout.readline():  # the program is started after it is named
+            pass
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(timeout=40) == 128 + signal.SIGTERM
+    assert names(stage) == ["abc"]
 
 
 def test_a_stage_without_manifest_is_a_failure(stage: Stage) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from grpoflow.checkpoints import CheckpointError
@@ -72,6 +74,9 @@ def run(job: Any) -> int:
         resources=dict(job.resources.items()),
         is_driver=job.rule in dag.wide_rules and job.resources.get("launcher") == "slurm",
     )
+    if not stage.is_driver and stage.name not in RL_RULES:
+        # scancel, preemption, the wall-time: what an attempt has written can be as large as the model
+        signal.signal(signal.SIGTERM, _end)
     try:
         STAGES[job.rule](stage)
     except EXPECTED as error:
@@ -83,6 +88,12 @@ def run(job: Any) -> int:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(f"{stage.name} {stage.subject}: done, logs in {stage.logs}\n", encoding="utf-8")
     return 0
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    """Leave by way of everything that cleans up; a second signal does not interrupt that."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def _logs(rule: str, subject: str) -> Path:
