@@ -33,12 +33,17 @@ def resumed(
     before: list[dict[str, Any]],
     change: dict[str, Any],
     step: int,
+    later: dict[str, Any] | None = None,
 ) -> None:
-    """Check a run that was saved with one configuration and goes on with a changed one."""
+    """Check a run that was saved with one configuration and goes on with a changed one, after a `later`
+    attempt that saved nothing."""
     scene = Scene(tmp_path)
     run, saved = launch(scene, *before)
-    facts = {"started": 1.0, "layout": layout_of(saved.config, saved.placement.trainer_world_size)}
+    layout = layout_of(saved.config, saved.placement.trainer_world_size)
+    facts = {"started": 1.0, "resume_step": 0, "layout": layout}
     write_json(run.attempt(AttemptKey("1")).facts, facts)
+    if later is not None:
+        write_json(run.attempt(AttemptKey("2")).facts, later)
     newest = RunCheckpoint(run.output / f"checkpoint-{step}", step)
     monkeypatch.setattr(resume, "newest_checkpoint", lambda _: newest)
     check_resume(*launch(scene, *before, change))
@@ -74,6 +79,16 @@ def test_a_reshardable_checkpoint_takes_them(tmp_path: Path, monkeypatch: pytest
     reshardable = {"trainer": {"args": {"dist_ckpt_optim_fully_reshardable": True}}}
     change = {"trainer": {"parallel": {"tensor": 4}}}
     resumed(tmp_path, monkeypatch, [MEGATRON, reshardable], change, step=4)
+
+
+def test_the_layout_is_that_of_the_attempt_that_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one after it says reshardable, and ended before it saved a checkpoint that is."""
+    later = {"started": 2.0, "resume_step": 4, "layout": {resume.RESHARDABLE: True}}
+    change = {"trainer": {"parallel": {"tensor": 4}}}
+    with pytest.raises(ResumeRefused, match="tensor: 2 when it was saved, 4 now"):
+        resumed(tmp_path, monkeypatch, [MEGATRON], change, step=4, later=later)
 
 
 def test_prompts_must_fill_micro_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def check_resume(run: RunDirectory, launch: Launch) -> None:
         ResumeRefused: the run would not go on as it was.
     """
     newest = newest_checkpoint(run.output)
-    saved = saved_layout(run)
+    saved = None if newest is None else saved_layout(run, newest.step)
     if newest is None or saved is None:
         return
     now = layout_of(launch.config, launch.placement.trainer_world_size)
@@ -55,13 +55,16 @@ def check_resume(run: RunDirectory, launch: Launch) -> None:
         raise ResumeRefused(f"{newest.path.name} cannot be continued with this layout:\n{found}")
 
 
-def saved_layout(run: RunDirectory) -> dict[str, Any] | None:
-    """The layout of the attempt that was opened last, of whatever job."""
+def saved_layout(run: RunDirectory, step: int) -> dict[str, Any] | None:
+    """The layout of the attempt that saved the checkpoint of this step, of whatever job.
+
+    Not of the last attempt: it may have changed the layout and ended before it saved anything.
+    """
     facts = [read_json(path) for path in (run.path / "attempts").glob("*/attempt.json")]
-    known = [attempt for attempt in facts if "layout" in attempt]
-    if not known:
+    before = [attempt for attempt in facts if "layout" in attempt and attempt["resume_step"] < step]
+    if not before:
         return None
-    layout: dict[str, Any] = max(known, key=lambda attempt: float(attempt["started"]))["layout"]
+    layout: dict[str, Any] = max(before, key=lambda attempt: float(attempt["started"]))["layout"]
     return layout
 
 
