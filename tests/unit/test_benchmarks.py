@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import jinja2
 import pytest
 from configurations import config as raw_config
 from configurations import environment
@@ -232,12 +231,26 @@ def test_main_metrics_are_on_the_model_card() -> None:
 def test_main_metrics_are_in_the_report() -> None:
     source = report.TEMPLATE.read_text()
     table = source[source.index("{% if evaluation.benchmarks") : source.index("<h2>Training")]
-    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(table)
+    template = report.ENVIRONMENT.from_string(table)
     page = template.render(evaluation={"benchmarks": RESULTS})
     assert "gsm8k accuracy mean" in page
     assert "0.2500" in page
     assert "tokens" not in page
     assert template.render(evaluation={}).strip() == ""
+
+
+def test_what_has_no_score_is_a_dash() -> None:
+    """EvalScope has none where no answer could be judged, a reward where it judges no row of the data."""
+    result = {**RESULTS[0], "grpo": None}
+    assert "| gsm8k accuracy mean | 4 | 0.2500 | - |" in _about_benchmarks({"benchmarks": [result]})
+    source = report.TEMPLATE.read_text()
+    table = source[source.index("<h2>Evaluation") : source.index("<h2>Training")]
+    scores = {"sft": {"functions": {"mine": 0.5}}, "grpo": {"functions": {"mine": None}}}
+    page = report.ENVIRONMENT.from_string(table).render(
+        evaluation={"greedy": scores, "sampled": scores, "benchmarks": [result]},
+        config={"rewards": {"functions": ["mine"]}},
+    )
+    assert [page.count(text) for text in (">0.5000<", ">0.2500<", ">-<")] == [2, 1, 3]
 
 
 # --- preflight ---

@@ -170,6 +170,11 @@ def manifest_of(path: str | Path) -> dict[str, Any]:
     return manifest
 
 
+def number(value: float | None) -> str:
+    """A score for a page; a dash where there is none, as of a reward that judges no row of the data."""
+    return "-" if value is None else f"{value:.4f}"
+
+
 def finish(stage: Stage, directory: Path, **facts: Any) -> None:
     """Write the manifest of an attempt, last."""
     write_json(directory / stage.output.name, stage.manifest(**facts))

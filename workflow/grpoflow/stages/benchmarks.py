@@ -12,7 +12,7 @@ from grpoflow.files import read_json, write_json
 from grpoflow.launch.ports import free_port
 from grpoflow.plan.inference import inference_of
 
-from .base import Stage, StageFailed, attempt_directory, finish, manifest_of
+from .base import Stage, StageFailed, attempt_directory, finish, manifest_of, number
 from .convert import start_directory
 from .inside import inside
 from .models import assemble_model, chosen_checkpoint, link_model
@@ -51,7 +51,8 @@ def benchmarks(stage: Stage) -> None:
             scores[name] = read_reports(output / "native" / "reports", wanted.datasets)
         results = side_by_side(scores["sft"], scores["grpo"])
         for result in (result for result in results if result["main"]):
-            stage.say(f"{result['dataset']} {result['metric']} {result['sft']:.3f} -> {result['grpo']:.3f}")
+            before, after = (number(result[name]) for name in ("sft", "grpo"))
+            stage.say(f"{result['dataset']} {result['metric']} {before} -> {after}")
         finish(stage, work, checkpoint=str(chosen), engine=config.evaluate.engine, results=results)
 
 

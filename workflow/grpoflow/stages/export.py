@@ -15,7 +15,7 @@ from grpoflow.fidelity import account, account_adapter, check_files
 from grpoflow.files import fingerprint, read_json, sha256, write_text
 from grpoflow.plan.conversion import conversion_of
 
-from .base import Stage, StageFailed, attempt_directory, finish, manifest_of
+from .base import Stage, StageFailed, attempt_directory, finish, manifest_of, number
 from .convert import conversion_ranks, start_directory
 from .inside import compare_logits, compare_tensors
 from .models import assemble_adapter, assemble_model, chosen_checkpoint
@@ -134,7 +134,8 @@ def model_card(
         "| reward | before | after |",
         "|---|---|---|",
         *(
-            f"| {name} | {sampled['sft']['functions'][name]:.4f} | {sampled['grpo']['functions'][name]:.4f} |"
+            f"| {name} | {number(sampled['sft']['functions'][name])} | "
+            f"{number(sampled['grpo']['functions'][name])} |"
             for name in config.rewards.functions
         ),
         f"| weighted | {sampled['sft']['reward']:.4f} | {sampled['grpo']['reward']:.4f} |",
@@ -166,8 +167,8 @@ def _about_sft(stage: Stage) -> str:
 
 def _about_benchmarks(evaluation: Mapping[str, Any]) -> list[str]:
     rows = [
-        f"| {found['dataset']} {found['metric']} | {found['rows']} | {found['sft']:.4f} | "
-        f"{found['grpo']:.4f} |"
+        f"| {found['dataset']} {found['metric']} | {found['rows']} | {number(found['sft'])} | "
+        f"{number(found['grpo'])} |"
         for found in evaluation.get("benchmarks", ())
         if found["main"]
     ]

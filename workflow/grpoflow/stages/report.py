@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from grpoflow import metrics
 from grpoflow.files import write_text
 
-from .base import Stage, manifest_of
+from .base import Stage, manifest_of, number
 
 mpl.use("svg")
 
@@ -26,6 +26,8 @@ CURVES = (
 )
 SMOOTHING = 10
 TEMPLATE = Path(__file__).with_name("report.html.j2")
+ENVIRONMENT = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+ENVIRONMENT.filters["number"] = number
 
 
 def report(stage: Stage) -> None:
@@ -33,10 +35,7 @@ def report(stage: Stage) -> None:
     train = manifest_of(stage.input["train"])
     steps = metrics.read_steps(Path(train["directory"]) / "output" / "logging.jsonl")
     manifests = [manifest_of(path) for path in _inputs(stage) if path.endswith(".json")]
-    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
-        TEMPLATE.read_text()
-    )
-    page = template.render(
+    page = ENVIRONMENT.from_string(TEMPLATE.read_text()).render(
         subject=stage.subject,
         train=train,
         evaluation=manifest_of(stage.input["evaluation"]),
