@@ -1,6 +1,8 @@
 """A result appears by one rename, complete; two attempts at once do not disturb each other."""
 
+import os
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,7 +13,8 @@ from grpoflow.commands.base import Command
 from grpoflow.commands.distributed import Ranks, torchrun_environment
 from grpoflow.config import load_experiments, read_yaml
 from grpoflow.files import read_json
-from grpoflow.stages.base import Stage, StageFailed, attempt_directory, finish
+from grpoflow.stages.attempt import attempt_directory
+from grpoflow.stages.base import Stage, StageFailed, finish
 from grpoflow.stages.preflight import preflight
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +57,7 @@ from types import SimpleNamespace as Job
 from grpoflow.commands.base import Command
 from grpoflow.config import read_yaml
 from grpoflow.stages import main
-from grpoflow.stages.base import attempt_directory
+from grpoflow.stages.attempt import attempt_directory
 
 def stage(stage):
     with attempt_directory(stage) as work:
@@ -81,6 +84,22 @@ def test_a_stage_that_is_told_to_end_leaves_nothing(stage: Stage, tmp_path: Path
         job.send_signal(signal.SIGTERM)
         assert job.wait(timeout=40) == 128 + signal.SIGTERM
     assert names(stage) == ["abc"]
+
+
+def test_what_killed_attempts_left_is_removed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing that somebody may still be writing: a living process, one of another machine, a job that
+    has not ended or of which Slurm says nothing, a stage whose name begins alike."""
+    states = {"7": "gone", "8": "running", "9": "unknown"}
+    monkeypatch.setattr("grpoflow.launch.job.SlurmJob.state", lambda job: states[job.id])
+    monkeypatch.setenv("SLURM_JOB_ID", "6")
+    here, ended = socket.gethostname(), 2**22 + 1  # above the largest process number
+    kept = [f".abc.{os.getpid()}@{here}-1", f".abc.{ended}@elsewhere-1", ".abc.8-1", ".abc.9-1", ".abc.d.7-1"]
+    for name in [*kept, f".abc.{ended}@{here}-1", ".abc.7-1", ".abc.6-1"]:
+        (stage.output.parent.with_name(name) / "model").mkdir(parents=True)
+    with attempt_directory(stage) as work:
+        assert names(stage) == sorted([*kept, "abc", work.name])
+        finish(stage, work)
+    assert names(stage) == sorted([*kept, "abc"])
 
 
 def test_a_stage_without_manifest_is_a_failure(stage: Stage) -> None:

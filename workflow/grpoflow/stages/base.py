@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -116,46 +113,6 @@ class Stage:
             "logs": str(self.logs),
             **facts,
         }
-
-
-@contextmanager
-def attempt_directory(stage: Stage) -> Iterator[Path]:
-    """Yield a directory that becomes the stage's result, manifest included, by one rename.
-
-    The block must write `stage.output.name` in it, last. Each attempt has a directory of its own: a killed
-    driver leaves its Slurm job running, so a stage can by accident run twice at once. The first rename wins,
-    the other attempt is discarded. Until the rename nothing is to be seen under the final name, at whatever
-    instant the stage is killed.
-
-    Raises:
-        StageFailed: the block left no manifest.
-    """
-    final = stage.output.parent
-    name = os.environ.get("SLURM_JOB_ID", f"pid{os.getpid()}")
-    work = final.with_name(f".{final.name}.{name}-{uuid.uuid4().hex[:8]}")
-    work.mkdir(parents=True)
-    try:
-        yield work
-        if not (work / stage.output.name).is_file():
-            raise StageFailed(f"the stage ended without writing {stage.output.name}")
-        _take_place(work, stage.output)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _take_place(work: Path, output: Path) -> None:
-    final = output.parent
-    while True:
-        try:
-            work.rename(final)  # replaces an empty directory, such as the one that Snakemake makes
-            return
-        except OSError:
-            if output.is_file():
-                return  # another attempt was first
-        # what lies there has no manifest: left by an attempt whose manifest was removed to run it again
-        old = final.with_name(f".{final.name}.old-{uuid.uuid4().hex[:8]}")
-        final.rename(old)
-        shutil.rmtree(old)
 
 
 def versions(config: Config) -> dict[str, str]:

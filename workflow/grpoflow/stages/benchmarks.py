@@ -12,7 +12,8 @@ from grpoflow.files import read_json, write_json
 from grpoflow.launch.ports import free_port
 from grpoflow.plan.inference import inference_of
 
-from .base import Stage, StageFailed, attempt_directory, finish, manifest_of, number
+from .attempt import attempt_directory
+from .base import Stage, StageFailed, finish, manifest_of, number
 from .convert import start_directory
 from .inside import inside
 from .models import assemble_model, chosen_checkpoint, link_model

@@ -19,7 +19,8 @@ from grpoflow.files import fingerprint
 from grpoflow.launch.ports import free_port
 from grpoflow.plan.conversion import conversion_of
 
-from .base import Stage, StageFailed, attempt_directory, finish, manifest_of
+from .attempt import attempt_directory
+from .base import Stage, StageFailed, finish, manifest_of
 from .inside import compare_tensors, convert_precision
 
 MEAN_DIFFERENCE = 0.1

@@ -16,7 +16,8 @@ from grpoflow.config import Config
 from grpoflow.files import read_json, sha256, write_json
 from grpoflow.launch.process import ProgramFailed
 
-from .base import Stage, StageFailed, attempt_directory, finish, manifest_of
+from .attempt import attempt_directory
+from .base import Stage, StageFailed, finish, manifest_of
 from .inside import inside
 from .rewards import START_SECONDS, try_rewards
 

@@ -21,7 +21,8 @@ from grpoflow.gates import judge_completions
 from grpoflow.launch.ports import free_port
 from grpoflow.plan.inference import inference_of
 
-from .base import Stage, StageFailed, attempt_directory, finish, manifest_of
+from .attempt import attempt_directory
+from .base import Stage, StageFailed, finish, manifest_of
 from .convert import start_directory
 from .dataset import frozen_dataset
 from .inside import inside

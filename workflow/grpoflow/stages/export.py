@@ -15,7 +15,8 @@ from grpoflow.fidelity import account, account_adapter, check_files
 from grpoflow.files import fingerprint, read_json, sha256, write_text
 from grpoflow.plan.conversion import conversion_of
 
-from .base import Stage, StageFailed, attempt_directory, finish, manifest_of, number
+from .attempt import attempt_directory
+from .base import Stage, StageFailed, finish, manifest_of, number
 from .convert import conversion_ranks, start_directory
 from .inside import compare_logits, compare_tensors
 from .models import assemble_adapter, assemble_model, chosen_checkpoint

@@ -13,7 +13,8 @@ from grpoflow.files import read_json
 from grpoflow.launch.ports import free_port
 from grpoflow.preflight.probed import probe_nodes_of
 
-from .base import Stage, StageFailed, attempt_directory, finish
+from .attempt import attempt_directory
+from .base import Stage, StageFailed, finish
 from .inside import inside
 
 SHARED_MEMORY = 1 << 30

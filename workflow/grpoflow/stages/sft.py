@@ -14,7 +14,8 @@ from grpoflow.files import fingerprint
 from grpoflow.launch.ports import free_port
 from grpoflow.plan.inputs import sft_parallel_of, sft_ranks_per_node
 
-from .base import Stage, StageFailed, attempt_directory, finish
+from .attempt import attempt_directory
+from .base import Stage, StageFailed, finish
 from .dataset import CONVERSATIONS, frozen_dataset
 from .models import carry_over
 
