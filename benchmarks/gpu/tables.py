@@ -40,8 +40,10 @@ COMPARED = {
     "Mixture of experts": ("speed-moe-ep2", "speed-moe-zero3"),
     "One GPU": (
         *("one-colocate", "one-swift", "one-zero3", "one-eager", "one-packed", "one-recompute", "one-awake"),
-        *("one-2-steps", "one-4-steps", "one-9b-lora", "one-4b-full"),
+        *("one-2-steps", "one-4-steps"),
     ),
+    "One GPU, 9B with an adapter": ("one-9b-lora", "one-9b-lora-swift"),
+    "One GPU, 4B": ("one-4b-full",),
     "One GPU, mixture of experts": ("one-moe", "one-moe-swift"),
 }
 """Cases of speed by what they compare; the first of each is what the others are compared with."""
