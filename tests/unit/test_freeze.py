@@ -141,6 +141,40 @@ def test_an_image_within_the_row_needs_no_file(run: Freezer) -> None:
     assert [row["images"] for row in frozen.rows] == [[inline]]
 
 
+def test_parts_of_a_message_become_its_text(run: Freezer, tmp_path: Path) -> None:
+    """As ms-swift makes of them while it trains; an evaluation could not find its prompts again."""
+    (tmp_path / "a.png").write_bytes(PNG)
+    parts = [
+        {"type": "text", "text": "Is "},
+        {"type": "image", "image": "a.png"},
+        {"type": "text", "text": "it?"},
+    ]
+    url = [{"type": "image_url", "image_url": {"url": "a.png"}}, {"type": "text", "text": "And this?"}]
+    placed = [{"type": "image"}, {"type": "text", "text": "Where?"}]
+    asked: list[Any] = [prompt(parts), prompt(url), prompt(placed, images=["a.png"])]
+    frozen = run(asked)
+    texts = [row["messages"] for row in frozen.rows]
+    contents = ["Is <image>it?", "<image>And this?", "<image>Where?"]
+    assert texts == [[{"role": "user", "content": content}] for content in contents]
+    assert [row["images"] for row in frozen.rows] == [[str(tmp_path / "a.png")]] * 3
+
+
+PARTS = {
+    "images: in the messages and in the row": ([{"type": "image", "image": "b.png"}], {"images": ["b.png"]}),
+    "a part of a message that is no text, image, video or audio: 'tool_use'": ([{"type": "tool_use"}], {}),
+    "a part of a message that is no text, image, video or audio: None": (["text"], {}),
+    "images: file not found": ([{"type": "image", "image": "b.png"}], {}),
+    "a message without content": ([{"type": "text", "text": " "}], {}),
+}
+
+
+@pytest.mark.parametrize("reason", PARTS)
+def test_parts_that_ms_swift_cannot_join_are_rejected(run: Freezer, reason: str) -> None:
+    parts, columns = PARTS[reason]
+    asked: Any = parts
+    assert [entry["reason"] for entry in run([prompt(asked, **columns)]).refused] == [reason]
+
+
 def test_conversations_may_repeat_but_not_show_a_held_out_prompt(run: Freezer) -> None:
     def answer(text: str) -> dict[str, Any]:
         messages = [{"role": "user", "content": text}, {"role": "assistant", "content": "4"}]

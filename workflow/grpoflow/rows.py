@@ -15,6 +15,7 @@ PROMPT_COLUMNS = ("query", "prompt", "question", "problem", "instruction")
 (swift/dataset/preprocessor/core.py, ResponsePreprocessor)."""
 
 RESPONSE_COLUMNS = ("response", "output", "answer", "completion")
+TOOL_ROLES = ("tool_call", "tool", "tool_response")  # their contents are JSON to ms-swift
 ROLES = {"human": "user", "gpt": "assistant"}  # ShareGPT's names
 
 Store = Callable[[bytes], Path]
@@ -66,7 +67,7 @@ def normalise(
         return None, "not a JSON object"
     row = dict(row)
     messages = _messages(row, answered)
-    reason = _check_messages(messages, answered) or _add_system(row, messages)
+    reason = _check_messages(messages, answered) or _join_parts(row, messages) or _add_system(row, messages)
     if reason:
         return None, reason
     media, reason = _media(row, directory, store)
@@ -124,6 +125,41 @@ def _check_messages(messages: Any, answered: bool) -> str:
         return "the last message is the assistant's"
     if answered and messages[-1]["role"] != "assistant":
         return "the last message is not the assistant's"
+    return ""
+
+
+def _join_parts(row: Row, messages: list[Row]) -> str:
+    """Make text of contents that are lists of parts, as ms-swift does (swift/template/template_inputs.py,
+    remove_messages_media): a placeholder for each image, video and audio, which go to their columns.
+
+    Else their files would not be looked for, and an evaluation would not find its prompts again.
+    """
+    found: Row = {column: [] for column in MEDIA_COLUMNS}
+    for place, message in enumerate(messages):
+        parts = message["content"]
+        if isinstance(parts, str) or isinstance(parts[0], int) or message["role"] in TOOL_ROLES:
+            continue
+        text = ""
+        for part in parts:
+            kind = part.get("type") if isinstance(part, dict) else None
+            name = str(kind).removesuffix("_url")
+            if kind == "text" and isinstance(part.get("text"), str):
+                text += part["text"]
+            elif f"{name}s" in found:
+                value = part.get(kind)
+                text += f"<{name}>"
+                found[f"{name}s"] += [value["url"] if isinstance(value, dict) and "url" in value else value]
+            else:
+                return f"a part of a message that is no text, image, video or audio: {kind!r}"
+        if not text.strip():
+            return "a message without content"
+        messages[place] = {**message, "content": text}
+    for column, items in found.items():
+        # a part without a value stands for the next item of the column
+        if given := [item for item in items if item]:
+            if row.get(column):
+                return f"{column}: in the messages and in the row"
+            row[column] = given
     return ""
 
 
