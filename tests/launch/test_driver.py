@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import tempfile
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from grpoflow.files import read_json, write_json
 from grpoflow.launch import driver as driver_module
@@ -25,9 +27,11 @@ from grpoflow.launch.leader import Leader
 from grpoflow.launch.leftovers import writers
 from grpoflow.launch.lock import DriverLock
 from grpoflow.launch.processes import process_start
+from grpoflow.launch.quality import refuse
 from grpoflow.launch.run import AttemptKey, Launch, RunDirectory, Status
 from grpoflow.launch.task import Task
 from grpoflow.metrics import read_steps
+from safetensors.numpy import save_file
 from scene import Scene, launch
 
 FAST = {"cluster": {"env": {"STANDIN_STEP": "0.15", "STANDIN_LOAD": "0.1", "STANDIN_INIT": "0.1"}}}
@@ -348,6 +352,28 @@ def test_a_local_run_does_not_wait_for_a_slurm_that_is_gone(
     with driving(made, said, "local") as driver:
         assert driver.ensure_allocation() == LocalJob("7", "now")
     assert [text for text in said if "Unable to contact slurm controller" in text] == said[:1]
+
+
+def test_what_was_refused_is_not_taken_for_a_complete_training(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supervisor that refused it was killed before it could move the checkpoint aside."""
+    run, last = made[0], made[1].config.trainer.train_steps
+    checkpoint = run.output / f"checkpoint-{last}"
+    checkpoint.mkdir(parents=True)
+    save_file({"weight": np.zeros(3, "f4")}, checkpoint / "model.safetensors")
+    write_json(checkpoint / "trainer_state.json", {"global_step": last})
+    (run.output / "last-checkpoint").symlink_to(checkpoint.name)
+    record = {"loss": 0.1, "grad_norm": 1.0, "reward": 1.0, "iteration": f"{last}/{last}"}
+    run.log.write_text(json.dumps(record) + "\n")
+    monkeypatch.setattr(driver_module, "submit", lambda *_: LocalJob("7", "now"))
+    with driving(made, []) as driver:
+        assert driver.ensure_allocation() is None
+        refuse(run, 4)
+        assert driver.ensure_allocation() == LocalJob("7", "now")
+    assert not checkpoint.exists()
+    assert len(list(run.output.glob(f"incomplete-checkpoint-{last}-*"))) == 1
+    assert not run.refused.exists()
 
 
 def test_servers_of_the_attempt_before_are_not_ready(made: Made, queue: Queue) -> None:

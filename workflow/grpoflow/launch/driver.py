@@ -23,6 +23,7 @@ from .completion import is_complete
 from .job import Job, State, end_job, has_ended, live_slurm_job, record, recorded_job, submit
 from .leader import Leader
 from .lock import DriverLock
+from .quality import set_aside_refused
 from .resume import check_resume
 from .run import AttemptKey, Launch, RunDirectory, Status
 from .verdict import judge
@@ -101,7 +102,7 @@ class Driver:
                 if job is not None:
                     self._attach(job)
                     return job
-                if is_complete(self.launch.config, self.run.output):
+                if self._is_complete():
                     return None
                 # a job that another driver submitted just now is found by looking once more under the lock
                 had_it = self.lock.is_mine()
@@ -141,7 +142,7 @@ class Driver:
             if until_ready and state == "running" and _serves(job, allocation):
                 return allocation
             if state == "gone":
-                if is_complete(self.launch.config, self.run.output):
+                if self._is_complete():
                     return allocation
                 job = self._after(job)
                 begun, state = time.monotonic(), "pending"
@@ -164,6 +165,11 @@ class Driver:
             # a client whose cluster is gone or elsewhere: a local run would wait for ever for an answer
             self._say_new(f"Slurm does not answer, so no job of this run is looked for there: {error}")
             return None
+
+    def _is_complete(self) -> bool:
+        """Whether the training is, of which no job is left."""
+        set_aside_refused(self.run)
+        return is_complete(self.launch.config, self.run.output)
 
     def _attach(self, job: Job) -> None:
         recorded = recorded_job(self.run)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from grpoflow.checkpoints import newest_checkpoint, set_aside_incomplete
+from grpoflow.checkpoints import set_aside_incomplete
 from grpoflow.commands.train import Server
 from grpoflow.files import create_once, new_log_directory, read_json, write_json
 from grpoflow.gates import judge_completions
@@ -39,7 +39,14 @@ from .memory import oom_kills
 from .ports import NoFreePorts, is_free, port_block
 from .process import how_it_ended, tail_text
 from .processes import process_start
-from .quality import Quality, accepted_checkpoint, judge_what_was_left, refusal
+from .quality import (
+    Quality,
+    accepted_checkpoint,
+    judge_what_was_left,
+    refusal,
+    refuse,
+    set_aside_refused,
+)
 from .resume import layout_of
 from .roles import Roles
 from .run import Attempt, Launch, RunDirectory, Status
@@ -105,8 +112,8 @@ class Node:
     quality: Quality | None = None
     keeper: DeadlineKeeper | None = None
     beats: Heartbeats = field(init=False)
-    refused: int | None = None
-    """What this attempt produced after this step was refused."""
+    refuses: bool = False
+    """What this attempt produced was refused, by this node."""
     graceful: bool = False
     """Preempted, with time to save."""
     due: dict[str, float] = field(default_factory=dict)
@@ -189,6 +196,7 @@ class Node:
         except NoFreePorts as error:
             self._end("failed", str(error))
         self.run.reserve.write_bytes(bytes(RESERVED_BYTES))
+        set_aside_refused(self.run)
         judge_what_was_left(self.run, self.launch, str(key))
         newest = accepted_checkpoint(self.run)
         aside = set_aside_incomplete(self.run.output, newest)
@@ -420,7 +428,8 @@ class Node:
 
     def _refuse(self, why: str, sound_step: int) -> Any:
         """End the attempt for what it produced after this step."""
-        self.refused = sound_step
+        self.refuses = True
+        refuse(self.run, sound_step)
         self._end("failed", why, lasting=True)
 
     def _check_progress(self, progress: Progress) -> None:
@@ -488,9 +497,9 @@ class Node:
         deadline = time.monotonic() + LEAVE_SECONDS
         while time.monotonic() < deadline and self._living() != [*self.nodes]:
             time.sleep(POLL_SECONDS)
-        if self.refused is not None:
+        if self.refuses:
             # the trainers of all nodes have ended: nobody writes to a checkpoint that is moved now
-            set_aside_incomplete(self.run.output, newest_checkpoint(self.run.output, self.refused))
+            set_aside_refused(self.run)
         if self.task.node == self._living()[0]:
             create_once(self.attempt.verdict, vars(self._judge()))
         while not self.attempt.verdict.is_file():

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from grpoflow.checkpoints import RunCheckpoint, newest_checkpoint
+from grpoflow.checkpoints import RunCheckpoint, newest_checkpoint, set_aside_incomplete
 from grpoflow.files import Follower, read_json, write_json
 from grpoflow.gates import (
     Finding,
@@ -157,6 +157,21 @@ def refusal(found: Sequence[Finding]) -> str:
             "  to go on in spite of it: trainer.quality_gate: warn",
         ]
     )
+
+
+def refuse(run: RunDirectory, sound_step: int) -> None:
+    """Write down that what was saved after this step is not to be used. It is moved aside when nobody writes
+    to it any more, by `set_aside_refused`."""
+    write_json(run.refused, {"sound_step": sound_step})
+
+
+def set_aside_refused(run: RunDirectory) -> None:
+    """Move aside what was refused; the supervisor that refused it may have died before it did."""
+    if not run.refused.is_file():
+        return
+    step = read_json(run.refused)["sound_step"]
+    set_aside_incomplete(run.output, newest_checkpoint(run.output, step))
+    run.refused.unlink(missing_ok=True)
 
 
 def accepted_checkpoint(run: RunDirectory) -> RunCheckpoint | None:

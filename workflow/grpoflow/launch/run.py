@@ -9,6 +9,7 @@ results/EXPERIMENT/runs/RUN/
     leader            the Snakemake whose driver had the lock last
     reserve           disk space for the last words of an attempt
     first_rollout.json  which attempt's first rollout was found to be sound; checkpoints count from then on
+    refused.json      after which step the checkpoints are not to be used, until they are moved aside
     alarms.json       what was odd in what the training produced, and for how long
     output/           output_dir of ms-swift: checkpoints, logging.jsonl, completions.jsonl
     attempts/KEY/     rendezvous of the nodes of one attempt (KEY: job id, restart of the job, try in it)
@@ -71,6 +72,10 @@ class RunDirectory:
     @property
     def first_rollout(self) -> Path:
         return self.path / "first_rollout.json"
+
+    @property
+    def refused(self) -> Path:
+        return self.path / "refused.json"
 
     @property
     def alarms(self) -> Path:
