@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -306,9 +307,73 @@ def test_secrets_are_neither_read_nor_written() -> None:
     for to in ("config", "megatron", "swift"):
         translation = translate(text, to)
         assert "abc123" not in translation.to_text() + translation.to_json()
-        for name in ("WANDB_API_KEY", "HF_TOKEN", "--hub_token", "--swanlab_token"):
+        for name in ("WANDB_API_KEY", "HF_TOKEN"):
             assert note(translation, name).outcome == "dropped"
+        for name in ("--hub_token", "--swanlab_token"):
+            written = f"--{name[2:]} " in translation.text
+            assert note(translation, name).outcome == ("needs a decision" if written else "dropped")
+        assert ('--hub_token "${HUB_TOKEN:?}"' in translation.text) == (to != "config")
     assert load(translate(text, "config")).data.image_max_tokens == 1024
+
+
+def test_a_value_with_a_secret_in_it_is_not_written() -> None:
+    text = (
+        "#SBATCH --export=ALL,WANDB_API_KEY=abc123\nTOK=abc123\nexport https_proxy=http://me:abc123@proxy:80\n"
+        "swift rlhf --rlhf_type grpo --model https://me:abc123@host/m --hub_token $TOK --vllm_mode server "
+        '--report_config \'{"api_key": "abc123"}\' --my_token "abc123" \\\n --dataset a.jsonl http://x:abc123@b'
+    )
+    for to in ("config", "megatron", "swift"):
+        translation = translate(text, to)
+        assert "abc123" not in translation.to_text() + translation.to_json()
+        assert "***" not in translation.text
+        assert note(translation, "https_proxy").outcome == "dropped"
+        assert note(translation, "--model").outcome == "needs a decision"
+        assert note(translation, "#SBATCH --export").outcome == "dropped"
+    assert load(translate(text, "config")).model.path == "CHANGE-ME"
+    assert '--model "${MODEL:?}"' in translate(text, "swift").text
+    assert '--dataset a.jsonl "${DATASET:?}"' in translate(text, "megatron").text
+
+
+# --- nothing of a value is run or read as a key ---
+
+LINES = "first\ntouch ran\r\x1b\x85\u2028key: value"
+
+
+@pytest.mark.parametrize("to", ["config", "megatron", "swift"])
+def test_values_of_several_lines_stay_values(to: str, tmp_path: Path) -> None:
+    quoted = f"'{LINES}'"
+    arguments = [
+        "system",
+        "beta",
+        "neftune_noise_alpha",
+        "dataset",
+        "vllm_server_host",
+        "lerning",
+        "lr_scheduler_type",
+    ]
+    text = (
+        f"export NOTE={quoted} ON=1\n"
+        + "swift rlhf --rlhf_type grpo --vllm_mode server "
+        + " ".join(f"--{name} {quoted}" for name in arguments)
+        + f" | tee {quoted}\nexport MORE={quoted}\n[ $A = b ] && MORE={quoted}\necho {quoted}\n"
+    )
+    translation = translate(text, to)
+    printed = translation.to_text()
+    if to == "config":
+        assert yaml.safe_load(printed) == yaml.safe_load(translation.text)
+        config = load(translation)
+        assert config.model.system == LINES
+        assert config.cluster.env == {"NOTE": LINES, "ON": "1"}
+        return
+    shell = 'swift() { printf "%s\\0" "$NOTE" "$@"; }; megatron() { swift "$@"; }\n'
+    done = subprocess.run(
+        ["bash", "--norc", "-c", shell + printed], capture_output=True, check=True, cwd=tmp_path
+    )
+    assert not done.stderr
+    assert not list(tmp_path.iterdir())
+    words = done.stdout.decode().split("\0")
+    assert words[0] == LINES
+    assert words[words.index("--system") + 1] == LINES
 
 
 # --- both commands, placements ---

@@ -11,7 +11,7 @@ from . import batch
 from .config_cluster import ENGINE, limit_images, mode_of
 from .config_writer import PLACEHOLDER, ConfigWriter, is_choice
 from .ledger import SECRET, Ledger
-from .programs import HIDDEN, VERSION, Program, catalogue
+from .programs import VERSION, Program, catalogue
 from .report import Outcome
 
 NO_EVALUATION = "no evaluation inside of training: stage evaluate compares before and after on data.val"
@@ -416,7 +416,7 @@ def pass_on_the_rest(w: ConfigWriter, section: str, ledger: Ledger) -> None:
         gates = gated_arguments(program.name, {name: given.value}, VERSION) if given.usable else []
         if name in OURS:
             ledger.settle(name, "dropped", "", OURS[name])
-        elif given.text == HIDDEN:
+        elif given.secret:
             ledger.settle(name, "dropped", "", SECRET)
         elif gates:
             outcome: Outcome = "dropped" if gates[0].status == "ignored" else "needs a decision"

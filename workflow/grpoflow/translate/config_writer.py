@@ -12,7 +12,7 @@ from grpoflow.config import Config
 
 from .ledger import Ledger, plain
 from .programs import VERSION, Program, Source, catalogue
-from .report import Note, Outcome
+from .report import Note, Outcome, one_line
 from .versions import version_note
 
 PLACEHOLDER = "CHANGE-ME"
@@ -133,8 +133,8 @@ class ConfigWriter:
 
     def _key(self, path: str, indent: str) -> Iterator[str]:
         if path in self.comments:
-            yield f"{indent}# needs a decision: {self.comments[path]}"
-        key = path.rpartition(".")[2]
+            yield f"{indent}# needs a decision: {one_line(self.comments[path])}"
+        key = _yaml(path.rpartition(".")[2])
         if path in self.values:
             yield f"{indent}{key}: {_yaml(self.values[path])}"
             return
@@ -176,6 +176,19 @@ def _fitting(path: str, value: Any) -> Any:
     return value
 
 
+class _Dumper(yaml.SafeDumper):
+    """Every string on one line: one of several lines would have to be indented."""
+
+
+def _string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, None if text.isprintable() else '"')
+
+
+_Dumper.add_representer(str, _string)
+
+
 def _yaml(value: Any) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True, sort_keys=False)
+    text = yaml.dump(
+        value, Dumper=_Dumper, default_flow_style=True, width=10**6, allow_unicode=True, sort_keys=False
+    )
     return text.removesuffix("\n").removesuffix("\n...")

@@ -8,7 +8,8 @@ from typing import Any
 
 from . import names
 from .advice import advice_on
-from .programs import HIDDEN, Given, Program, is_secret
+from .hide import HIDDEN, is_secret
+from .programs import Given, Program
 from .report import Note, Outcome
 from .scan import Word
 from .slurm import Option, megabytes_of, minutes_of
@@ -51,6 +52,8 @@ class Ledger:
             outcome = "renamed"
         if outcome == "dropped":
             pass
+        elif given.secret:
+            outcome, reasons = "needs a decision", [why or SECRET]
         elif given.problem:
             outcome, reasons = "needs a decision", [f"{given.text!r} {given.problem}", given.remark]
         elif given.unresolved:
@@ -70,7 +73,8 @@ class Ledger:
             why = f"Slurm sets {', '.join(word.unresolved)} in the job. {why}".strip()
         elif word.unresolved and outcome != "dropped":
             outcome, why = "needs a decision", f"{word.text} is not defined in the script. {why}".strip()
-        self._add(name, word.text, word.line or None, outcome, target, why)
+        value = HIDDEN if is_secret(name) and not word.unresolved else word.text
+        self._add(name, value, word.line or None, outcome, target, why)
 
     def _add(
         self, parameter: str, value: str, line: int | None, outcome: Outcome, target: str, why: str
@@ -80,7 +84,7 @@ class Ledger:
 
 def variable_without_effect(name: str, value: str) -> str | None:
     """Why an environment variable goes nowhere, or None if it is to be kept."""
-    if is_secret(name) or value == HIDDEN:
+    if is_secret(name) or HIDDEN in value:
         return SECRET
     return names.REMOVED_VARIABLES.get(name)
 
@@ -91,7 +95,7 @@ def profile_notes(header: Mapping[str, Option]) -> list[Note]:
 
 
 def _profile_note(option: Option) -> Note:
-    target, why = _profile_entry(option.name, option.value)
+    target, why = ("", SECRET) if HIDDEN in option.value else _profile_entry(option.name, option.value)
     outcome: Outcome = "profile" if target else "dropped"
     return Note("", option.written, option.value, option.line, outcome, target, why)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grpoflow.config.cluster import ClusterConfig
-from grpoflow.config.secrets import SECRET_WORDS
 from grpoflow.facts.arguments import (
     FALSE_WORDS,
     NEGATIVE_NUMBER,
@@ -21,6 +20,7 @@ from grpoflow.facts.arguments import (
     renamed_arguments,
 )
 
+from .hide import HIDDEN, hide_secrets, is_secret
 from .scan import Unread, Word
 from .shell import Command, Script, read_script
 
@@ -56,13 +56,6 @@ WRAPPERS = (
 )
 MODULE = re.compile(r"(?:.*/)?swift[/.]cli[/.](_megatron[/.])?(\w+?)(?:\.py)?")
 TORCHRUN = re.compile(r"--(nproc|nnodes|node_rank|master_addr|master_port)(?:_per_node)?")
-SECRET_ARGUMENTS = ("hub_token", "api_key", "swanlab_token", "swanlab_secret", "token")
-_SECRET_NAME = rf"(?:\w+_)?(?:{'|'.join(SECRET_WORDS)})(?!_NUM)(?:_\w+)?"
-_SECRET_VALUE = r"(?:\"[^\"$]+\"|'[^']+'|[^\s$\"']+)"
-SECRETS = re.compile(
-    rf"(?<![\w-])({_SECRET_NAME}=|--(?:{'|'.join(SECRET_ARGUMENTS)})(?:=|\s+)|login\s+(?!-)){_SECRET_VALUE}"
-)
-HIDDEN = "***"
 
 
 @dataclass(frozen=True)
@@ -90,6 +83,11 @@ class Given:
     @property
     def unresolved(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(source for word in self.words for source in word.unresolved))
+
+    @property
+    def secret(self) -> bool:
+        """Whether the value was taken out of the script."""
+        return HIDDEN in self.text
 
     @property
     def usable(self) -> bool:
@@ -150,14 +148,9 @@ def catalogue() -> Catalogue:
     return load_catalogue(VERSION)
 
 
-def is_secret(name: str) -> bool:
-    """Whether an environment variable looks like a secret (not VIDEO_MAX_TOKEN_NUM)."""
-    return re.fullmatch(_SECRET_NAME, name) is not None
-
-
 def read_source(text: str) -> Source:
     """Read a script. Secrets are taken out before anything else looks at it."""
-    text = SECRETS.sub(rf"\1{HIDDEN}", text)
+    text = hide_secrets(text)
     script = read_script(text)
     programs: list[Program] = []
     unread = list(script.unread)
@@ -282,7 +275,7 @@ def _arguments(
                     add(item)
         else:
             problem = catalogue().check(name, {written: ""})[0]
-            skip([option, *values], problem.message)
+            skip([option, *_without_secret(written, values)], problem.message)
     return given, removed
 
 
@@ -353,12 +346,21 @@ def _renamed(rename: Rename, argument: Argument, option: Word, values: Sequence[
     return replace(item, remark=remark)
 
 
+def _without_secret(name: str, values: Sequence[Word]) -> tuple[Word, ...]:
+    """The value of an argument; that of a secret only where it is a reference to a variable."""
+    if not is_secret(name):
+        return tuple(values)
+    return tuple(word if word.unresolved else replace(word, text=HIDDEN) for word in values)
+
+
 def _given(argument: Argument, written: str, line: int, values: Sequence[Word]) -> Given:
-    words = tuple(values)
+    words = _without_secret(argument.name, values)
     assumed = dict.fromkeys(source for word in words for source in word.assumed)
     remark = f"The default in {', '.join(assumed)}: the script does not set it." if assumed else ""
     item = Given(argument.name, written, line, " ".join(word.text for word in words), words, remark)
-    if item.unresolved:
+    if item.secret:
+        item = replace(item, problem="has a secret in it, which was not read")
+    if item.unresolved or item.secret:
         return item
     try:
         texts = [word.text for word in words]

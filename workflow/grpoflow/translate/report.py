@@ -67,7 +67,7 @@ class Translation:
 
     def to_text(self) -> str:
         """The translation, followed by the report as comments: valid YAML or bash as a whole."""
-        report = "\n".join(f"# {line}".rstrip() for line in self._report())
+        report = "\n".join(f"# {one_line(line)}".rstrip() for line in self._report())
         return f"{self.text.rstrip()}\n\n{report}\n" if self.text else f"{report}\n"
 
     def _report(self) -> Iterator[str]:
@@ -90,6 +90,14 @@ class Translation:
             for item in self.unread:
                 yield f"  {_lines(item.first, item.last)}: {item.text}"
                 yield from _wrapped(item.why, "      ")
+
+
+def one_line(text: str) -> str:
+    """A text as a comment can hold it: a line end would end it, and YAML has no control characters."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 def _note_lines(note: Note, several: bool) -> Iterator[str]:

@@ -10,6 +10,7 @@ from grpoflow.plan.layout import LayoutSpec
 from grpoflow.plan.problem import errors_of
 
 from . import batch
+from .hide import HIDDEN
 from .ledger import profile_notes
 from .programs import TRAINERS, Program, read_source
 from .report import Note, Translation
@@ -27,7 +28,8 @@ def translate_command(text: str, to: Backend) -> Translation:
     """
     source = read_source(text)
     notes: list[Note] = profile_notes(source.script.header)
-    pieces = ["\n".join(option.line_text for option in source.script.header.values())]
+    header = [option.line_text for option in source.script.header.values() if HIDDEN not in option.value]
+    pieces = ["\n".join(header)]
     batches: list[batch.BatchComparison] = []
     problems: list[str] = []
     for program in source.programs:

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 from grpoflow.facts.arguments import argument_words
 from grpoflow.facts.gates import gated_arguments
 
+from .hide import HIDDEN
 from .ledger import SECRET, Ledger, variable_without_effect
-from .programs import HIDDEN, VERSION, Given, Program, catalogue
+from .programs import VERSION, Given, Program, catalogue
 from .scan import Word
 
 
@@ -64,8 +65,8 @@ class Translator:
         if given is None:
             return
         new = self.renamed.get(name, name)
-        if given.text == HIDDEN:
-            self.ledger.settle(name, "dropped", "", SECRET)
+        if given.secret:
+            self._secret(given, new)
         elif name in self.no_effect:
             self.ledger.settle(name, "dropped", "", self.no_effect[name])
         elif new in self.known:
@@ -75,6 +76,18 @@ class Translator:
         else:
             why = f"`{self.target}` has no such argument, and nothing takes its place"
             self.ledger.settle(name, "needs a decision", "", why)
+
+    def _secret(self, given: Given, new: str) -> None:
+        """Write a reference to the environment in place of a secret; without the variable bash stops."""
+        if new not in self.known:
+            self.ledger.settle(given.name, "dropped", "", SECRET)
+            return
+        reference = f'"${{{new.upper()}:?}}"'
+        self.arguments[new] = " ".join(
+            reference if HIDDEN in word.text else _shell(word) for word in given.words
+        )
+        why = f"a secret: export {new.upper()} in the shell that starts the command; it was not read"
+        self.ledger.settle(given.name, "needs a decision", f"--{new} {self.arguments[new]}", why)
 
     def _same_name(self, given: Given, new: str) -> None:
         argument = self.known[new]
