@@ -530,12 +530,21 @@ def test_main(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {note["outcome"] for note in value["notes"]} >= {"default", "carried over"}
 
 
-@pytest.mark.parametrize("text", ["", "echo hello", "swift rlhf --rlhf_type dpo"])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no GRPO or SFT command"),
+        ("echo hello", "no GRPO or SFT command"),
+        ("swift rlhf --rlhf_type dpo", "grpoflow trains with GRPO only"),
+        ("A=(--rlhf_type grpo\nswift rlhf ${A[@]}", "line 1: A=(--rlhf_type grpo: the parenthesis"),
+    ],
+)
 def test_main_without_anything_to_translate(
-    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = tmp_path / "run.sh"
     script.write_text(text)
     assert main(script, "config", "text") == 1
-    assert "no GRPO or SFT command" in capsys.readouterr().err
+    (error,) = capsys.readouterr().err.splitlines()
+    assert why in error
     assert main(tmp_path / "missing.sh", None, "text") == 1

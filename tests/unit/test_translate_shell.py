@@ -162,7 +162,6 @@ def test_a_command_that_bash_cuts_short(text: str, line: int, why: str) -> None:
     [
         ("run\ncat > f <<EOF\nswift rlhf --lr 1\nEOF\nrun", 3, 4),
         ("cat <<-'END'\n\tx\n\tEND\nrun", 2, 3),
-        ("run 'a\nb\nc", 1, 3),
         ("run > train.log", 1, 1),
         ("f() {\n run\n}", 1, 1),
         ("if true; then\n run", 1, 1),
@@ -170,6 +169,46 @@ def test_a_command_that_bash_cuts_short(text: str, line: int, why: str) -> None:
 )
 def test_what_is_not_looked_at_is_listed(text: str, first: int, last: int) -> None:
     assert (first, last) in {(item.first, item.last) for item in read_script(text).unread}
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ('run\nA=( # (\n  --a 1\nrun "${A[@]}"\n', 2, "the parenthesis of this array"),
+        ("run\nA=(a\nB=(b)\nrun\n", 2, "the parenthesis of this array"),
+        ("run\nA+=(a; run\nB=b)\n", 2, "the parenthesis of this array"),
+        ("run\n\nb 'a\nb\nrun", 3, "the quote '"),
+        ('run\nA=("a\n"b"\n)\nrun\n', 3, 'the quote "'),
+        ('run\nb "$(c\nrun\n', 2, "the $("),
+        ("run\nb ${c\nrun\n", 2, "the ${"),
+        ("run\nb `c\nrun\n", 2, "the `"),
+    ],
+)
+def test_what_is_never_closed_is_one_error(text: str, line: int, what: str) -> None:
+    assert subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=False).returncode
+    script = read_script(text)
+    (found,) = script.unclosed
+    assert (found.first, found.last) == (line, len(text.rstrip("\n").split("\n")))
+    assert found.why.startswith(f"{what} is never closed")
+    assert [words(command) for command in script.commands] == [["run"]]
+
+
+def test_what_is_never_closed_within_bash_c() -> None:
+    script = read_script("bash -c 'run\nA=(a' b")
+    assert [item.first for item in script.unclosed] == [2]
+
+
+@pytest.mark.parametrize(
+    "array", ["(a $(b; c) d)", "(a <(b | c) d)", "(a # ( ;\n d)", "('(' \";\" \\( '|')", "(a)", "()"]
+)
+def test_an_array_that_is_closed(array: str) -> None:
+    text = f"A={array}\nrun\n"
+    assert not subprocess.run(
+        ["bash", "-n"], input=text.encode(), capture_output=True, check=False
+    ).returncode
+    script = read_script(text)
+    assert not script.unclosed
+    assert [words(command) for command in script.commands] == [["run"]]
 
 
 def test_the_text_of_bash_c_is_read() -> None:

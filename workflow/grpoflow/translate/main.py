@@ -32,6 +32,10 @@ def main(script: Path, to: str | None, fmt: str) -> int:
     print(translation.to_json() if fmt == "json" else translation.to_text(), end="")
     if translation.text:
         return 0
+    for problem in translation.problems:
+        print(f"{script}: {problem}", file=sys.stderr)
+    if translation.problems:
+        return 1
     what = "GRPO or SFT command (swift or megatron, rlhf or sft)"
     print(f"{script}: no {what} found", file=sys.stderr)
     return 1

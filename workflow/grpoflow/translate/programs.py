@@ -137,6 +137,10 @@ class Source:
     unread: tuple[Unread, ...]
     ms_swift: str | None
 
+    def unclosed(self) -> tuple[str, ...]:
+        """Where bash would refuse the script."""
+        return tuple(f"line {item.first}: {item.text}: {item.why}" for item in self.script.unclosed)
+
     def first(self, *names: str) -> Program | None:
         """The first command of one of these names; one that is commented out only if there is no other."""
         found = sorted((p for p in self.programs if p.name in names), key=lambda p: p.commented)

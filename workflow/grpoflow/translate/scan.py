@@ -20,6 +20,7 @@ EXPANSION = 0xF0000  # + index: a $NAME, ${...}, $(...) or `...`
 
 OPERATOR = re.compile(r"&&|\|\||;;|&>>?|>>|<<<|[<>]&|[();<>|&]")
 HEREDOC = re.compile(r"<<(-?)[ \t]*(['\"\\]?)(\w+)\2")
+ARRAY = "the parenthesis of this array"
 BLANK_AFTER_BACKSLASH = re.compile(r"\\[ \t]+(?=\n)")
 
 
@@ -63,19 +64,29 @@ class Line:
     cut: bool  # bash ends it where its author did not mean it to
 
 
+class _NeverClosed(Exception):
+    def __init__(self, line: int, what: str) -> None:
+        super().__init__(f"{what} is never closed: bash refuses everything from here on")
+        self.line = line
+
+
 @dataclass
 class _Draft:
-    """A logical line while it is read. arrays: depth of open parentheses of NAME=( ... )."""
+    """A logical line while it is read. array: within NAME=( ... ). opened: where its last opening is."""
 
     out: list[str] = field(default_factory=list)
     quote: str = ""
-    arrays: int = 0
+    array: bool = False
+    opened: dict[str, int] = field(default_factory=dict)
     cut: bool = False
     heredocs: list[tuple[str, bool]] = field(default_factory=list)
 
 
 class Scanner:
-    """Cuts a text into logical lines. `comments` maps the lines that hold nothing else to their text."""
+    """Cuts a text into logical lines. `comments` maps the lines that hold nothing else to their text.
+
+    unclosed: what is opened and never closed. All that follows belongs to it, for bash too.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -84,6 +95,7 @@ class Scanner:
         self.comments: dict[int, str] = {}
         self.expansions: list[Expansion] = []
         self.unread: list[Unread] = []
+        self.unclosed: list[Unread] = []
 
     def lines(self) -> Iterator[Line]:
         while self.at < len(self.text):
@@ -92,10 +104,24 @@ class Scanner:
                 yield line
 
     def _logical_line(self) -> Line | None:
-        first, start, draft = self.line, self.at, _Draft()
+        first, draft = self.line, _Draft()
+        try:
+            self._characters(draft)
+        except _NeverClosed as error:
+            self._take(len(self.text) - self.at)
+            last = self.line - self.text.endswith("\n")
+            text = self.text.split("\n")[error.line - 1].strip()
+            self.unclosed.append(Unread(error.line, last, text, str(error)))
+            return None
+        last = self.line - 1 if self.at and self.text[self.at - 1] == "\n" else self.line
+        for delimiter, tabs in draft.heredocs:
+            self._skip_heredoc(delimiter, tabs)
+        return Line(first, last, "".join(draft.out), draft.cut)
+
+    def _characters(self, draft: _Draft) -> None:
         while self.at < len(self.text):
             character = self.text[self.at]
-            if character == "\n" and not draft.quote and not draft.arrays:
+            if character == "\n" and not draft.quote and not draft.array:
                 self._take(1)
                 break
             if draft.quote == "'":
@@ -108,20 +134,16 @@ class Scanner:
             elif character == '"' or (character == "'" and not draft.quote):
                 opens = not draft.quote
                 draft.quote = character if opens else ""
+                draft.opened["quote"] = self.line
                 draft.out.append(self._take(1, character + QUOTE if opens else character))
             elif draft.quote:
                 draft.out.append(self._take(1, PROTECTED.get(character, character)))
             else:
                 self._unquoted(draft, character)
-        last = self.line - 1 if self.at and self.text[self.at - 1] == "\n" else self.line
-        for delimiter, tabs in draft.heredocs:
-            self._skip_heredoc(delimiter, tabs)
-        text = "".join(draft.out)
         if draft.quote:
-            why = f"the quote {draft.quote} is never closed"
-            self.unread.append(Unread(first, last, self.text[start : start + 60], why))
-            return None
-        return Line(first, last, text, draft.cut)
+            raise _NeverClosed(draft.opened["quote"], f"the quote {draft.quote}")
+        if draft.array:
+            raise _NeverClosed(draft.opened["array"], ARRAY)
 
     def _backslash(self, draft: _Draft) -> None:
         following = self.text[self.at + 1 : self.at + 2]
@@ -141,17 +163,27 @@ class Scanner:
             self._comment(draft)
         elif character == "\n":  # inside NAME=( ... )
             draft.out.append(self._take(1, f" {JOIN} "))
+        elif self.text.startswith(("<(", ">("), self.at):
+            out.append(self._expansion(quoted=True))
         elif heredoc := HEREDOC.match(self.text, self.at):
             draft.heredocs.append((heredoc[3], bool(heredoc[1])))
             self._take(len(heredoc[0]))
         else:
             if character in "<>":
                 _drop_descriptor(out)
-            elif character == "(" and (draft.arrays or out[-1:] == ["="]):
-                draft.arrays += 1
-            elif character == ")" and draft.arrays:
-                draft.arrays -= 1
+            elif draft.array:
+                self._in_array(draft, character)
+            elif character == "(" and out[-1:] == ["="]:
+                draft.array = True
+                draft.opened["array"] = self.line
             out.append(self._take(1, character))
+
+    def _in_array(self, draft: _Draft, character: str) -> None:
+        """A character of NAME=( ... ), where bash knows no operators."""
+        if character == ")":
+            draft.array = False
+        elif character in "(;|&":
+            raise _NeverClosed(draft.opened["array"], ARRAY)
 
     def _take(self, count: int, result: str = "") -> str:
         """Move on by some characters; returns what stands for them."""
@@ -169,7 +201,7 @@ class Scanner:
         before = "".join(draft.out)
         if not before.strip():
             self.comments[self.line] = comment
-        if not draft.arrays and before.rstrip(" \t").endswith(JOIN):
+        if not draft.array and before.rstrip(" \t").endswith(JOIN):
             self._cut(comment, "a comment after a continued line")
             draft.cut = True
         self._take(len(comment))
@@ -186,15 +218,17 @@ class Scanner:
         rest = self.text[self.at :]
         if rest.startswith("`"):
             end = rest.find("`", 1)
-            return rest if end < 0 else rest[: end + 1]
-        if rest.startswith(("$(", "${")):
+            if end < 0:
+                raise _NeverClosed(self.line, "the `")
+            return rest[: end + 1]
+        if rest.startswith(("$(", "${", "<(", ">(")):
             opening, closing = ("(", ")") if rest[1] == "(" else ("{", "}")
             depth = 0
             for index, character in enumerate(rest):
                 depth += (character == opening) - (character == closing)
                 if depth == 0 and index > 0:
                     return rest[: index + 1]
-            return rest
+            raise _NeverClosed(self.line, f"the {rest[:2]}")
         if rest.startswith("$'"):
             found = re.match(r"\$'(?:[^'\\]|\\.)*'", rest, re.DOTALL)
             return found[0] if found else "$"

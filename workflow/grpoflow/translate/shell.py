@@ -47,6 +47,7 @@ class Script:
 
     commented: what the comments would be as commands; prose among them, too.
     not_exported: variables that were set without `export` and are therefore not seen by any program.
+    unclosed: what is opened and never closed; it is not among `unread`.
     """
 
     commands: tuple[Command, ...]
@@ -54,6 +55,7 @@ class Script:
     header: Mapping[str, slurm.Option]
     not_exported: Mapping[str, Word]
     unread: tuple[Unread, ...]
+    unclosed: tuple[Unread, ...]
 
 
 def read_script(text: str) -> Script:
@@ -83,6 +85,7 @@ def read_script(text: str) -> Script:
             for name, value in reader.variables.items()
             if name not in {*reader.exported, *variables} and isinstance(value, Word)
         },
+        unclosed=(*scanner.unclosed, *reader.unclosed),
         unread=tuple(sorted([*unread, *scanner.unread, *reader.unread], key=lambda item: item.first)),
     )
 
@@ -138,6 +141,7 @@ class _Reader:
     exported: set[str] = field(default_factory=set)
     commands: list[Command] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
+    unclosed: list[Unread] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
     cut_at: int = 0
 
@@ -266,6 +270,8 @@ class _Reader:
         reader.exported = {*self.exported, *prefix}
         for line in scanner.lines():
             reader.read(line)
+        self.unread += scanner.unread
+        self.unclosed += scanner.unclosed
 
     def _builtin(self, words: tuple[Word, ...], doubtful: bool) -> bool:
         """Whether the command was one of the shell's own that changes variables."""

@@ -31,7 +31,7 @@ def translate_command(text: str, to: Backend) -> Translation:
     header = [option.line_text for option in source.script.header.values() if HIDDEN not in option.value]
     pieces = ["\n".join(header)]
     batches: list[batch.BatchComparison] = []
-    problems: list[str] = []
+    problems = [*source.unclosed()]
     for program in source.programs:
         translator = _translator(program, to)
         command = translator.translate()

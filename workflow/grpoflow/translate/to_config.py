@@ -25,15 +25,16 @@ def translate_to_config(text: str) -> Translation:
     written as a placeholder, with a comment and a note. Placeholders are legal, so that the file validates.
     """
     source = read_source(text)
+    unclosed = source.unclosed()
     trainer = source.first("swift rlhf", "megatron rlhf")
     notes = profile_notes(source.script.header)
     if trainer is not None and not batch.is_grpo(trainer):
         kind = trainer.value("rlhf_type", "dpo")
         problem = f"line {trainer.first}: --rlhf_type {kind}: grpoflow trains with GRPO only"
-        return Translation("config", "", tuple(notes), source.unread, (), (problem,))
+        return Translation("config", "", tuple(notes), source.unread, (), (*unclosed, problem))
     writer = ConfigWriter(source)
     if writer.trainer is None and writer.sft is None:
-        return Translation("config", "", tuple(notes), source.unread, (), ())
+        return Translation("config", "", tuple(notes), source.unread, (), unclosed)
     _write(writer)
     written = writer.text()
     comparisons, problems = _check(written, writer)
@@ -43,7 +44,7 @@ def translate_to_config(text: str) -> Translation:
         (*notes, *writer.notes()),
         source.unread,
         tuple(comparisons),
-        tuple(problems),
+        (*unclosed, *problems),
     )
 
 
