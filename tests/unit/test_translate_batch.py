@@ -4,9 +4,11 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 import yaml
 from grpoflow.commands.distributed import Ranks
 from grpoflow.commands.train import Server, TrainPaths, train
+from grpoflow.commands.tuning import accumulation_steps
 from grpoflow.config import Config, load_experiments
 from grpoflow.config.load import merge
 from grpoflow.config.tuner import Parallel
@@ -211,3 +213,35 @@ def test_the_micro_batch_shrinks_until_megatron_takes_it() -> None:
     translation = translate_command(script(STYLES[0], "swift", (4, 1), arguments), "megatron")
     assert printed(translation.text)["micro_batch_size"] == 2
     assert not translation.problems
+
+
+@pytest.mark.parametrize(("sharing", "step"), [(1, 32), (2, 16), (4, 8), (8, 4)])
+def test_gpus_that_share_their_sequences_make_a_smaller_step_of_sft(sharing: int, step: int) -> None:
+    arguments = "--per_device_train_batch_size 2 --gradient_accumulation_steps 2"
+    text = f"NPROC_PER_NODE=8 swift sft {arguments} --sequence_parallel_size {sharing}"
+    there = translate_command(text, "megatron")
+    assert printed(there.text)["global_batch_size"] == step
+    assert printed(there.text)["context_parallel_size"] == sharing
+    assert there.batches[0].same
+    back = translate_command(there.text, "swift")
+    assert back.batches[0].same
+    numbers = printed(back.text)
+    ranks = 8 // numbers["sequence_parallel_size"]
+    assert numbers["per_device_train_batch_size"] * numbers["gradient_accumulation_steps"] * ranks == step
+    config = translate_to_config(text)
+    assert config.batches[0].same
+    assert config.batches[0].after.step == step
+    sft = load_experiments(yaml.safe_load(config.text))["main"].sft
+    assert sft is not None
+    # what the stage computes from it: 2 x 8 GPUs x 2 accumulation steps, as in the script
+    assert accumulation_steps(sft, 8) == 2
+
+
+@pytest.mark.parametrize("sharing", [1, 2, 4])
+def test_gpus_that_share_their_sequences_make_the_same_step_of_grpo(sharing: int) -> None:
+    arguments = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    text = script(STYLES[0], "swift", (8, 1), arguments | {"sequence_parallel_size": sharing})
+    there = translate_command(text, "megatron")
+    assert printed(there.text)["global_batch_size"] == 64
+    assert translate_command(there.text, "swift").batches[0].same
+    assert translate_to_config(text).batches[0].after.step == 64

@@ -139,6 +139,26 @@ def layout_of(program: Program) -> LayoutSpec:
     return LayoutSpec(world_size_of(program), tp, pp, cp, ep, etp)
 
 
+def sharing_of(program: Program) -> int:
+    """How many ranks of the swift backend share their sequences, so that fewer make a step.
+
+    GRPO accumulates as many times more instead (swift/rlhf_trainers/grpo_trainer.py:171).
+    """
+    if program.backend == "megatron" or is_grpo(program):
+        return 1
+    return min(_size(program, "sequence_parallel_size", 1), world_size_of(program))
+
+
+def swift_formula(program: Program) -> str:
+    """How the sequences of a step of the swift backend come about."""
+    spec, sharing = swift_spec(program), sharing_of(program)
+    shared = "" if sharing == 1 else f" / {sharing} that share their sequences"
+    return (
+        f"{spec.per_device_train_batch_size} per GPU x {spec.world_size} GPUs{shared} x "
+        f"{spec.gradient_accumulation_steps} accumulation steps = {numbers_of(program).step}"
+    )
+
+
 def evaluates(program: Program) -> bool:
     """Whether the training evaluates in between: there is a validation set and it is not switched off."""
     has_set = bool(program.value("val_dataset")) or program.value("split_dataset_ratio", 0) > 0
@@ -198,7 +218,7 @@ def numbers_of(program: Program) -> Numbers:
     """
     if program.backend == "swift":
         spec = swift_spec(program)
-        per_pass = spec.per_device_train_batch_size * spec.world_size
+        per_pass = spec.per_device_train_batch_size * (spec.world_size // sharing_of(program))
         step = per_pass * spec.gradient_accumulation_steps
         rollout = per_pass * (spec.steps_per_generation or 0) or spec.generation_batch_size or step
     else:
@@ -253,7 +273,7 @@ def unknown_of(program: Program) -> list[str]:
             "generation_batch_size",
             "num_generations",
             "num_iterations",
-            *LAYOUT,
+            *("sequence_parallel_size", *LAYOUT),
         ),
     ):
         given = program.given.get(name)
@@ -268,7 +288,10 @@ def numbers_of_config(config: Config, section: str) -> Numbers:
     if section == "sft":
         if config.sft is None:
             raise ValueError("this configuration has no sft section")
-        return Numbers(config.sft.nodes * config.cluster.gpus_per_node, config.sft.global_batch_size)
+        sharing = config.sft.args.get("sequence_parallel_size", 1) if config.sft.backend == "swift" else 1
+        return Numbers(
+            config.sft.nodes * config.cluster.gpus_per_node, config.sft.global_batch_size // sharing
+        )
     trainer = config.trainer
     return Numbers(
         trainer.nodes * (trainer.gpus or config.cluster.gpus_per_node),
@@ -356,13 +379,15 @@ def to_megatron(source: Program, layout: LayoutSpec) -> BatchSpec:
 def to_swift(source: Program) -> SwiftBatchSpec:
     """The batch of the swift backend at the same completions per step and per rollout as a Megatron command.
 
-    Every rank is a data-parallel rank there. The largest batch per rank up to micro_batch_size that divides
-    the step is taken; if the step is no multiple of the ranks, it is rounded up to one.
+    Every rank is a data-parallel rank there; without GRPO those that share sequences are one.
+    The largest batch per rank up to micro_batch_size that divides the step is taken; if the step is no
+    multiple of the ranks, it is rounded up to one.
     """
     spec, numbers, world_size = megatron_spec(source), numbers_of(source), world_size_of(source)
-    sizes = [size for size in range(spec.micro_batch_size, 0, -1) if numbers.step % (size * world_size) == 0]
+    ranks = world_size if is_grpo(source) else max(1, world_size // layout_of(source).cp)
+    sizes = [size for size in range(spec.micro_batch_size, 0, -1) if numbers.step % (size * ranks) == 0]
     size = sizes[0] if sizes else 1
-    accumulation = ceil(Fraction(numbers.step, size * world_size))
+    accumulation = ceil(Fraction(numbers.step, size * ranks))
     generations = spec.num_generations_eval or spec.num_generations
     eval_unit = generations // gcd(generations, world_size)
     return SwiftBatchSpec(

@@ -282,20 +282,24 @@ def _tuning(w: ConfigWriter, section: str, program: Program, ledger: Ledger) -> 
 def _batch(w: ConfigWriter, section: str, program: Program, ledger: Ledger) -> None:
     numbers = batch.numbers_of(program)
     if program.backend == "swift":
-        spec = batch.swift_spec(program)
-        micro = spec.per_device_train_batch_size
-        formula = (
-            f"{micro} per GPU x {spec.world_size} GPUs x {spec.gradient_accumulation_steps} accumulation "
-            f"steps = {numbers.step}"
-        )
+        micro = batch.swift_spec(program).per_device_train_batch_size
+        formula = batch.swift_formula(program)
         sizes = ("per_device_train_batch_size", "gradient_accumulation_steps")
     else:
         micro, formula = batch.megatron_spec(program).micro_batch_size, ""
         sizes = ("micro_batch_size", "global_batch_size")
+    sharing = batch.sharing_of(program)
     targets = (
         w.set(f"{section}.micro_batch_size", micro),
-        w.set(f"{section}.global_batch_size", numbers.step),
+        w.set(f"{section}.global_batch_size", numbers.step * sharing),
     )
+    if sharing > 1:
+        why = (
+            f"{sharing} GPUs share their sequences ({section}.args.sequence_parallel_size), which the stage "
+            f"does not reckon with: {numbers.step} make a step"
+        )
+        w.comments[f"{section}.global_batch_size"] = why
+        w.note("--sequence_parallel_size", "needs a decision", targets[1], why)
     for name, target in zip(sizes, targets, strict=True):
         if name not in program.given:
             why = f"the default of `{program.name}`. {formula}".strip()

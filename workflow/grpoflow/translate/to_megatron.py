@@ -50,14 +50,11 @@ class ToMegatron(Translator):
     def batch(self) -> None:
         """per_device_train_batch_size x ranks x gradient_accumulation_steps = global_batch_size."""
         program, grpo = self.program, batch.is_grpo(self.program)
-        swift, spec = batch.swift_spec(program), batch.to_megatron(program, self.layout())
+        spec = batch.to_megatron(program, self.layout())
         micro = self.put("micro_batch_size", spec.micro_batch_size)
         total = self.put("global_batch_size", spec.global_batch_size)
-        given = swift.per_device_train_batch_size
-        formula = (
-            f"{given} per GPU x {swift.world_size} GPUs x {swift.gradient_accumulation_steps} accumulation "
-            f"steps = {spec.global_batch_size}"
-        )
+        given = batch.swift_spec(program).per_device_train_batch_size
+        formula = batch.swift_formula(program)
         why = formula
         if spec.micro_batch_size != given:
             why = f"{formula}; the largest micro batch up to {given} that Megatron-SWIFT accepts with it"

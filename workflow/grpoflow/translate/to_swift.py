@@ -46,14 +46,21 @@ class ToSwift(Translator):
         spec, mine = batch.to_swift(program), batch.megatron_spec(program)
         target = self.put("per_device_train_batch_size", spec.per_device_train_batch_size)
         target += " " + self.put("gradient_accumulation_steps", spec.gradient_accumulation_steps)
-        total = spec.per_device_train_batch_size * spec.world_size * spec.gradient_accumulation_steps
+        sharing = 1 if grpo else batch.layout_of(program).cp
+        ranks = max(1, spec.world_size // sharing)
+        total = spec.per_device_train_batch_size * ranks * spec.gradient_accumulation_steps
+        gpus = f"{spec.world_size} GPUs" if sharing == 1 else f"{spec.world_size} / {sharing} GPUs"
         why = (
-            f"{spec.per_device_train_batch_size} per GPU x {spec.world_size} GPUs x "
-            f"{spec.gradient_accumulation_steps} accumulation steps = {total}; all GPUs are data-parallel "
-            "there"
+            f"{spec.per_device_train_batch_size} per GPU x {gpus} x {spec.gradient_accumulation_steps} "
+            f"accumulation steps = {total}; "
+            + (
+                "all GPUs are data-parallel there"
+                if sharing == 1
+                else "those of a sequence-parallel group share sequences"
+            )
         )
         if total != mine.global_batch_size:
-            why += f"; {mine.global_batch_size} is no multiple of the GPUs"
+            why += f"; {mine.global_batch_size} is no multiple of {ranks}"
         for name in ("micro_batch_size", "global_batch_size"):
             if name not in program.given:
                 self.ledger.missing(f"--{name}", "default", target, f"the default of `{program.name}`. {why}")
