@@ -11,6 +11,7 @@ import yaml
 from grpoflow.config import Config, load_experiments
 from grpoflow.facts.arguments import Argument, argument_words, load_catalogue
 from grpoflow.translate import Note, Translation, main, translate_command, translate_to_config
+from grpoflow.translate.batch import unknown_of, world_of
 from grpoflow.translate.programs import TRAINERS, VERSION, read_source
 from grpoflow.translate.slurm import count_of, megabytes_of, minutes_of
 from hypothesis import given, settings
@@ -256,6 +257,46 @@ def test_ways_to_start_a_command(text: str) -> None:
         "per_device_train_batch_size": 4,
         "gradient_checkpointing": False,
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "world"),
+    [
+        ("accelerate launch --num_processes 8 {0}", (8, 1)),
+        ("accelerate launch --num-processes=8 --num_machines 2 --config_file a.yaml {0}", (4, 2)),
+        ("accelerate launch --num_processes $N --num_machines 2 {0}", (None, 2)),
+        ("accelerate launch --config_file a.yaml {0}", (None, 1)),
+        ("deepspeed --num_gpus 8 --num_nodes=2 {0}", (8, 2)),
+        ("deepspeed --include localhost:0,1,5 {0}", (3, 1)),
+        ("deepspeed --include a:0,1@b:0 {0}", (None, 1)),
+        ("deepspeed --hostfile hosts --num_gpus 4 {0}", (4, None)),
+        ("deepspeed {0}", (None, 1)),
+        ("mpirun -np 16 python {0}", (None, 1)),
+        ("torchrun --nproc_per_node auto {0}", (None, 1)),
+        ("#SBATCH -N 2\n#SBATCH --ntasks-per-node=8\nsrun python {0}", (8, 2)),
+        ("#SBATCH -N 2\n#SBATCH -n 16\nsrun python {0}", (8, 2)),
+        ("#SBATCH -N 2\n#SBATCH --ntasks-per-node=8\npython {0}", (1, 1)),
+        ("#SBATCH -N 2\nsrun python {0}", (1, 1)),
+        ("srun -N 3 --ntasks-per-node 4 bash -c 'RANK=$SLURM_PROCID python {0}'", (4, 3)),
+        ("#SBATCH -N 2\n#SBATCH -n 16\nsrun -n 2 torchrun --nnodes 2 --nproc_per_node 8 {0}", (8, 2)),
+        ("#SBATCH -N 3\nNNODES=$SLURM_NNODES srun -N 2 python {0}", (1, 3)),
+        ("#SBATCH -N 3\nsrun -N 2 bash -c 'NNODES=$SLURM_NNODES python {0}'", (1, 2)),
+        (
+            "#SBATCH --gpus-per-node=8\n"
+            "srun --gres=gpu:4 bash -c 'NPROC_PER_NODE=$SLURM_GPUS_ON_NODE python {0}'",
+            (4, 1),
+        ),
+        (
+            "#SBATCH --ntasks-per-node=1 --nodes=2 --gpus=16\nNNODES=$SLURM_NTASKS "
+            "NPROC_PER_NODE=$((SLURM_GPUS / SLURM_NNODES)) python {0}",
+            (8, 2),
+        ),
+    ],
+)
+def test_how_many_processes_a_launcher_starts(text: str, world: tuple[int | None, int | None]) -> None:
+    (program,) = read_source(text.format("/opt/swift/cli/rlhf.py --rlhf_type grpo")).programs
+    assert world_of(program) == world
+    assert len(unknown_of(program)) == world.count(None)
 
 
 def test_a_variable_that_is_not_exported_is_not_seen() -> None:

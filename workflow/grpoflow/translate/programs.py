@@ -20,7 +20,9 @@ from grpoflow.facts.arguments import (
     renamed_arguments,
 )
 
+from . import slurm
 from .hide import HIDDEN, hide_secrets, is_secret
+from .launcher import WRAPPERS, environment_of
 from .scan import Unread, Word
 from .shell import Command, Script, read_script
 
@@ -38,24 +40,7 @@ ELSEWHERE = {
     "megatron pt": "no stage of the pipeline",
     "swift sample": "no stage of the pipeline",
 }
-WRAPPERS = (
-    *(
-        "srun",
-        "torchrun",
-        "accelerate",
-        "mpirun",
-        "nohup",
-        "env",
-        "time",
-        "exec",
-        "command",
-        "nice",
-        "numactl",
-    ),
-    *("stdbuf", "timeout", "python", "python3", "sudo", "deepspeed", "setsid"),
-)
 MODULE = re.compile(r"(?:.*/)?swift[/.]cli[/.](_megatron[/.])?(\w+?)(?:\.py)?")
-TORCHRUN = re.compile(r"--(nproc|nnodes|node_rank|master_addr|master_port)(?:_per_node)?")
 
 
 @dataclass(frozen=True)
@@ -168,11 +153,11 @@ def read_source(text: str) -> Source:
             unread.append(
                 Unread(command.first, command.first, launcher, "the launcher; its command is read without it")
             )
-        programs.append(_program(command, found, unread))
+        programs.append(_program(command, found, unread, script.header))
     for command in script.commented:
         found = _find(command)
         if found is not None and found[2] and found[2][0].text.startswith("--"):  # else it is prose
-            programs.append(replace(_program(command, found, unread), commented=True))
+            programs.append(replace(_program(command, found, unread, script.header), commented=True))
     version = re.search(r"\bms[-_]swift(?:\[\w+\])?\s*==\s*([\d.]+\d)", text)
     return Source(
         script,
@@ -215,25 +200,16 @@ def _why_not(words: Sequence[Word]) -> str:
     return "not a training command"
 
 
-def _program(command: Command, found: _Found, unread: list[Unread]) -> Program:
+def _program(
+    command: Command, found: _Found, unread: list[Unread], header: Mapping[str, slurm.Option]
+) -> Program:
     name, launcher, words = found
-    env = dict(command.env) | _launcher_environment(launcher)
+    step = dict(command.step)
+    if any(_base(word) == "srun" for word in launcher):
+        step = slurm.step_of(step or header, launcher)
+    env = dict(command.env) | environment_of(launcher, command.env, step)
     given, removed = _arguments(name, words, unread)
     return Program(name, given, tuple(removed), env, command.first, command.last, condition=command.condition)
-
-
-def _launcher_environment(words: Sequence[Word]) -> dict[str, Word]:
-    """What `env A=B` sets, and the options of torchrun as the variables that ms-swift reads."""
-    env: dict[str, Word] = {}
-    for index, word in enumerate(words):
-        name, equals, value = word.text.partition("=")
-        if equals and re.fullmatch(r"[A-Za-z_]\w*", name):
-            env[name] = replace(word, text=value)
-        elif found := TORCHRUN.fullmatch(name.replace("-", "_").replace("__", "--", 1)):
-            variable = "NPROC_PER_NODE" if found[1] == "nproc" else found[1].upper()
-            if equals or index + 1 < len(words):
-                env[variable] = replace(word, text=value) if equals else words[index + 1]
-    return env
 
 
 def _arguments(

@@ -30,7 +30,8 @@ TESTS = ("[", "[[", "test")
 class Command:
     """A simple command: its words and the environment it is given (exported variables and prefixes).
 
-    condition: where the condition stands under which alone it runs, "" if it always runs.
+    condition: where the condition stands under which alone it runs, "" if it always runs. step: the options
+    of the Slurm step within whose text it stands, {} outside of one.
     """
 
     words: tuple[Word, ...]
@@ -39,6 +40,7 @@ class Command:
     last: int
     text: str
     condition: str = ""
+    step: Mapping[str, slurm.Option] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def read_script(text: str) -> Script:
     for option in slurm.read_header(_header_comments(scanner, lines, unread)):
         header[option.name] = option
     variables = {name: Word(*value) for name, value in slurm.variables(header).items()}
-    reader = _Reader(text.split("\n"), scanner.expansions, dict(variables))
+    reader = _Reader(text.split("\n"), scanner.expansions, dict(variables), header)
     for line in lines:
         reader.read(line)
     for block in reader.blocks:
@@ -138,6 +140,8 @@ class _Reader:
     source_lines: list[str]
     expansions: list[Expansion]
     variables: dict[str, _Value]
+    header: Mapping[str, slurm.Option] = field(default_factory=dict)
+    step: Mapping[str, slurm.Option] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
     commands: list[Command] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
@@ -245,7 +249,7 @@ class _Reader:
             return
         inner = next((at for at, word in enumerate(words[:-1]) if word.text in ("-c", "-lc")), 0)
         if inner and words[inner - 1].text.rpartition("/")[2] in ("bash", "sh"):
-            self._nested(words[inner + 1], prefix, f"{words[0].text} ... -c")
+            self._nested(words[inner + 1], prefix, words[: inner + 1])
             return
         exported = {
             name: value
@@ -257,16 +261,21 @@ class _Reader:
         )
         first = min([first, *(word.line for word in prefix.values())])
         text = self.source(first, last)
-        self.commands.append(Command(words, exported | prefix, first, last, text, condition))
+        self.commands.append(Command(words, exported | prefix, first, last, text, condition, self.step))
 
-    def _nested(self, script: Word, prefix: dict[str, Word], shell: str) -> None:
-        """Read the text that `bash -c` is given."""
+    def _nested(self, script: Word, prefix: dict[str, Word], shell_words: tuple[Word, ...]) -> None:
+        """Read the text that `bash -c` is given; in a step of Slurm its variables are those of the step."""
+        shell = f"{shell_words[0].text} ... -c"
+        step = self.step
+        if shell_words[0].text.rpartition("/")[2] == "srun":
+            step = slurm.step_of(self.header, shell_words)
         self.unread.append(
             Unread(script.line, script.line, shell, "the launcher; the commands in its text are read")
         )
         scanner = Scanner("\n" * (script.line - 1) + script.text)
-        variables: dict[str, _Value] = {**self.variables, **prefix}
-        reader = replace(self, expansions=scanner.expansions, variables=variables)
+        ours = {name: Word(*value) for name, value in slurm.variables(step).items()}
+        variables: dict[str, _Value] = {**self.variables, **ours, **prefix}
+        reader = replace(self, expansions=scanner.expansions, variables=variables, step=step)
         reader.exported = {*self.exported, *prefix}
         for line in scanner.lines():
             reader.read(line)

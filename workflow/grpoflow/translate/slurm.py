@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from .scan import Word
 
 SHORT = {
     "A": "account", "C": "constraint", "D": "chdir", "G": "gpus", "J": "job-name", "N": "nodes", "a": "array",
@@ -32,15 +34,33 @@ class Option:
 def read_header(comments: Mapping[int, str]) -> Iterator[Option]:
     """The options of the `#SBATCH` lines among these comments (line number -> text)."""
     for line, text in comments.items():
-        words = text.removeprefix("#SBATCH").partition(" #")[0].split()
-        while words:
-            written, equals, value = words.pop(0).partition("=")
-            if not written.startswith("--") and len(written) > 2:  # -N4
-                written, equals, value = written[:2], "=", written[2:] + equals + value
-            if not equals and words and not words[0].startswith("-"):
-                value = words.pop(0)
-            name = written.lstrip("-")
-            yield Option(SHORT.get(name, name), value.strip("'\""), line, f"#SBATCH {written}")
+        yield from _options(text.removeprefix("#SBATCH").partition(" #")[0].split(), line, "#SBATCH ")
+
+
+def _options(words: list[str], line: int, before: str) -> Iterator[Option]:
+    while words:
+        written, equals, value = words.pop(0).partition("=")
+        if not written.startswith("--") and len(written) > 2:  # -N4
+            written, equals, value = written[:2], "=", written[2:] + equals + value
+        if not equals and words and not words[0].startswith("-"):
+            value = words.pop(0)
+        name = written.lstrip("-")
+        yield Option(SHORT.get(name, name), value.strip("'\""), line, f"{before}{written}")
+
+
+GPUS = ("gpus-per-node", "gres", "gpus")
+TASKS = ("ntasks", "ntasks-per-node")
+
+
+def step_of(job: Mapping[str, Option], words: Sequence[Word]) -> dict[str, Option]:
+    """The options of the step that an `srun` starts: those of the job, unless it has its own."""
+    at = next(index for index, word in enumerate(words) if word.text.rpartition("/")[2] == "srun")
+    own = {
+        option.name: option
+        for option in _options([word.text for word in words[at + 1 :]], words[at].line, "srun ")
+    }
+    hidden = {name for group in (GPUS, TASKS) if own.keys() & {*group} for name in group}
+    return {name: option for name, option in job.items() if name not in hidden} | own
 
 
 def count_of(value: str) -> int | None:
@@ -52,6 +72,23 @@ def count_of(value: str) -> int | None:
 def nodes_of(header: Mapping[str, Option]) -> int | None:
     """Nodes that the header asks for, if it says so exactly."""
     return count_of(header["nodes"].value) if "nodes" in header else None
+
+
+def tasks_per_node_of(header: Mapping[str, Option]) -> int | None:
+    """Tasks on each node, if that is said exactly."""
+    if "ntasks-per-node" in header:
+        return count_of(header["ntasks-per-node"].value)
+    tasks, nodes = header.get("ntasks"), nodes_of(header) or 1
+    count = count_of(tasks.value) if tasks is not None else None
+    return count // nodes if count and count % nodes == 0 else None
+
+
+def tasks_of(header: Mapping[str, Option]) -> int | None:
+    """Tasks on all nodes, if that is said exactly."""
+    if "ntasks" in header:
+        return count_of(header["ntasks"].value)
+    per_node, nodes = tasks_per_node_of(header), nodes_of(header)
+    return per_node * nodes if per_node and nodes else None
 
 
 def gpus_per_node_of(header: Mapping[str, Option]) -> int | None:
@@ -71,8 +108,13 @@ def variables(header: Mapping[str, Option]) -> dict[str, tuple[str, int]]:
     if (nodes := nodes_of(header)) is not None:
         found |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), (str(nodes), header["nodes"].line))
     if (gpus := gpus_per_node_of(header)) is not None:
-        line = next(header[name].line for name in ("gpus-per-node", "gres", "gpus") if name in header)
+        line = next(header[name].line for name in GPUS if name in header)
         found |= dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), (str(gpus), line))
+    if (tasks := tasks_of(header)) is not None:
+        line = next(header[name].line for name in TASKS if name in header)
+        found |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), (str(tasks), line))
+    if "gpus" in header and (total := count_of(header["gpus"].value)) is not None:
+        found["SLURM_GPUS"] = (str(total), header["gpus"].line)
     for name, variable in (
         ("cpus-per-task", "SLURM_CPUS_PER_TASK"),
         ("ntasks-per-node", "SLURM_NTASKS_PER_NODE"),
