@@ -525,6 +525,88 @@ def test_to_megatron_and_back(given: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "there", "back"),
+    [
+        ("q_proj k_proj v_proj", "linear_qkv", "q_proj k_proj v_proj"),
+        ("v_proj o_proj k_proj q_proj", "linear_qkv linear_proj", "q_proj k_proj v_proj o_proj"),
+        ("gate_proj up_proj down_proj", "linear_fc1 linear_fc2", "gate_proj up_proj down_proj"),
+        ("all-linear all-router", "all-linear all-router", "all-linear all-router"),
+    ],
+)
+def test_modules_have_other_names_in_the_other_backend(given: str, there: str, back: str) -> None:
+    megatron = translate(f"swift sft --target_modules {given} --modules_to_save lm_head", "megatron").text
+    assert f"--target_modules {there} " in megatron
+    assert "--modules_to_save output_layer " in megatron
+    swift = translate(megatron, "swift").text
+    assert f"--target_modules {back} " in swift
+    assert "--modules_to_save lm_head " in swift
+
+
+@pytest.mark.parametrize(
+    ("program", "given", "why"),
+    [
+        ("swift", "--target_modules q_proj", "as one module, linear_qkv"),
+        ("swift", "--target_modules all-linear in_proj_z", "not known by this name in Megatron: in_proj_z"),
+        ("swift", "--target_regex .*q_proj", "names of modules"),
+        ("swift", "--freeze_parameters model.visual", "names of modules"),
+        ("megatron", "--target_modules linear_qkv in_proj", "not known by this name"),
+        ("megatron", "--trainable_parameters decoder", "names of modules"),
+    ],
+)
+def test_modules_that_the_other_backend_does_not_have_so(program: str, given: str, why: str) -> None:
+    to = "megatron" if program == "swift" else "swift"
+    translation = translate(f"{program} sft {given}", to)
+    name = given.split(maxsplit=1)[0]
+    assert note(translation, name).outcome == "needs a decision"
+    assert why in note(translation, name).why
+    assert name not in translation.text
+    assert name in translate(f"{program} sft {given}", program).text.replace("\\", " ")
+
+
+@pytest.mark.parametrize("name", ["save_steps", "eval_steps"])
+def test_a_share_of_all_steps_is_no_number_of_steps(name: str) -> None:
+    text = f"swift rlhf --rlhf_type grpo --{name} 0.1 --eval_strategy steps --vllm_mode server"
+    there = translate(text, "megatron")
+    assert note(there, f"--{name}").outcome == "needs a decision"
+    assert f"--{name}" not in there.text
+    assert "--eval_steps 50 " in translate(text.replace(f"{name} 0.1", "eval_steps 50.0"), "megatron").text
+    config = translate(text, "config")
+    if name == "save_steps":
+        assert note(config, "--save_steps").outcome == "needs a decision"
+    assert (
+        load(config).trainer.save_steps
+        == Config.model_fields["trainer"].annotation.model_fields["save_steps"].default
+    )
+
+
+@pytest.mark.parametrize("to", ["config", "megatron"])
+def test_a_length_that_is_not_legal_is_not_dropped(to: str) -> None:
+    translation = translate("swift rlhf --rlhf_type grpo --max_steps 1e3 --vllm_mode server", to)
+    assert note(translation, "--max_steps").outcome == "needs a decision"
+    assert "'1e3' is not int" in note(translation, "--max_steps").why
+    if to == "config":
+        load(translation)
+
+
+def test_of_two_warmups_the_one_that_counts_is_kept() -> None:
+    swift = "swift rlhf --rlhf_type grpo --warmup_ratio 0.05 --warmup_steps 10 --vllm_mode server"
+    there = translate(swift, "megatron")
+    assert "--lr_warmup_iters 10 " in there.text
+    assert "--lr_warmup_fraction" not in there.text
+    assert "refuses" in note(there, "--warmup_ratio").why
+    config = load(translate(swift, "config"))
+    assert (config.trainer.warmup_steps, config.trainer.args) == (10, {})
+    megatron = (
+        "megatron rlhf --rlhf_type grpo --lr_warmup_fraction 0.05 --lr_warmup_iters 10 --vllm_mode server"
+    )
+    back = translate(megatron, "swift")
+    assert "--warmup_ratio 0.05 " in back.text
+    assert "--warmup_steps" not in back.text
+    config = load(translate(megatron, "config"))
+    assert (config.trainer.warmup_steps, config.trainer.args) == (0, {"lr_warmup_fraction": 0.05})
+
+
+@pytest.mark.parametrize(
     ("given", "outcome", "why"),
     [
         ("--move_model_batches 4", "dropped", "nothing in Megatron-SWIFT reads it"),

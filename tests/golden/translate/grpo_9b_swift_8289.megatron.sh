@@ -49,7 +49,10 @@ megatron rlhf \
     --log_completions true \
     --num_iterations 1 \
     --async_generate false \
-    --attention_backend flash
+    --attention_backend flash \
+    --recompute_granularity full \
+    --recompute_method uniform \
+    --recompute_num_layers 1
 
 # Batch of swift rlhf: the same before and after.
 #   192 completions (24 prompts) per optimizer step, 192 (24 prompts) per rollout, 8 completions per prompt, on 6 GPUs
@@ -136,6 +139,10 @@ megatron rlhf \
 #   line 52 (swift rlhf): --log_completions true -> --log_completions true
 #   line 53 (swift rlhf): --num_iterations 1 -> --num_iterations 1
 #   line 54 (swift rlhf): --async_generate false -> --async_generate false
+#
+# Not in the script, written out because the defaults differ:
+#   --gradient_checkpointing -> --recompute_granularity full
+#       `swift` recomputes every layer by default; `megatron` (selective) is faster and larger
 #
 # Dropped:
 #   line 23 (swift rlhf): --use_vllm true

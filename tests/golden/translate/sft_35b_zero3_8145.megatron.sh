@@ -6,7 +6,10 @@ megatron sft \
     --micro_batch_size 1 \
     --global_batch_size 256 \
     --max_length 2048 \
-    --num_train_epochs 3
+    --num_train_epochs 3 \
+    --recompute_granularity full \
+    --recompute_method uniform \
+    --recompute_num_layers 1
 
 # Batch of swift sft: the same before and after.
 #   256 sequences per optimizer step on 8 GPUs
@@ -38,4 +41,6 @@ megatron sft \
 # Not in the script, written out because the defaults differ:
 #   --num_train_epochs -> --num_train_epochs 3
 #       the default of `swift` is 3, Megatron has none
+#   --gradient_checkpointing -> --recompute_granularity full
+#       `swift` recomputes every layer by default; `megatron` (selective) is faster and larger
 #

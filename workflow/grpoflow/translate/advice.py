@@ -16,7 +16,7 @@ def advice_on(program: Program, name: str) -> str:
 
 def _save_steps(program: Program) -> str:
     if (
-        program.value("save_steps") >= 20
+        not 1 <= program.value("save_steps") < 20
         or program.value("save_only_model")
         or program.value("no_save_optim")
     ):
@@ -28,7 +28,7 @@ def _save_steps(program: Program) -> str:
 
 
 def _eval_steps(program: Program) -> str:
-    if not is_grpo(program) or program.value("eval_steps") >= 50:
+    if not is_grpo(program) or not 1 <= program.value("eval_steps") < 50:
         return ""
     return "Each evaluation generates num_generations completions for every validation prompt; training waits"
 

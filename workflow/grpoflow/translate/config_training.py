@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from grpoflow.facts.gates import gated_arguments
 
-from . import batch
+from . import batch, names
 from .config_cluster import ENGINE, limit_images, mode_of
 from .config_writer import PLACEHOLDER, ConfigWriter, is_choice
 from .ledger import SECRET, Ledger
@@ -328,6 +328,14 @@ def _duration(w: ConfigWriter, section: str, program: Program, ledger: Ledger) -
         ledger.settle(limit, "renamed", w.set(f"{section}.train_steps", steps))
         ledger.settle("num_train_epochs", "dropped", "", f"{limit} is given, and counts")
         return
+    given = program.given.get(limit)
+    if given is not None and not given.usable:
+        w.decide(
+            f"{section}.epochs", 1, f"how long to train: --{limit} {given.text} is not known or not legal"
+        )
+        ledger.settle(limit, "needs a decision", f"{section}.train_steps")
+        ledger.settle("num_train_epochs", "dropped", "", f"{limit} is given, and counts")
+        return
     why = "the epochs count (swift/megatron/arguments/megatron_args.py:1149)" if steps > 0 else "not positive"
     ledger.settle(limit, "dropped", "", why)
     path = f"{section}.epochs"
@@ -365,14 +373,20 @@ def _schedule(w: ConfigWriter, section: str, program: Program, ledger: Ledger) -
             f"the default of `{program.name}`; ours is constant",
         )
     steps = "warmup_steps" if program.backend == "swift" else "lr_warmup_iters"
+    share = "warmup_ratio" if program.backend == "swift" else "lr_warmup_fraction"
     value = program.value(steps)
-    if value is not None and 0 < value < 1:
+    if program.backend == "swift" and value:
+        ledger.settle(share, "needs a decision", "", names.TWO_WARMUPS)
+    elif program.value(share) is not None:
+        ledger.settle(steps, "dropped", "", f"{share} is given, and counts")
+    if steps not in ledger.pending:
+        pass
+    elif value is not None and 0 < value < 1:
         target = w.set(f"{section}.args.warmup_ratio", value)
         ledger.settle(steps, "re-derived", target, "below 1 it is a share of all steps")
     elif value is not None:
         ledger.settle(steps, "renamed", w.set(f"{section}.warmup_steps", int(value)))
-    share = "warmup_ratio" if program.backend == "swift" else "lr_warmup_fraction"
-    if program.value(share) is not None:
+    if share in ledger.pending and program.value(share) is not None:
         target = w.set(f"{section}.args.{share}", program.value(share))
         why = f"how many steps that is depends on the data; {section}.warmup_steps takes a number"
         ledger.settle(share, "carried over", target, why)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError, create_model
 
 from grpoflow.config import Config
 
@@ -78,6 +78,9 @@ class ConfigWriter:
         if name in ledger.pending and value is not None:
             value = _fitting(path, value)
             section = path.partition(".")[0]
+            if is_choice(path, value) and (problem := problem_of(path, value)):
+                ledger.settle(name, "needs a decision", path, f"left out, {problem}")
+                return
             if not is_choice(path, value):
                 choices = ", ".join(map(str, get_args(_field(path).annotation)))
                 why = f"the configuration knows {choices}"
@@ -159,6 +162,16 @@ def is_choice(path: str, value: Any) -> bool:
     """Whether a value is among the literal choices of a key; True where there are none."""
     choices = [choice for choice in get_args(_field(path).annotation) if isinstance(choice, str)]
     return not choices or value in choices
+
+
+def problem_of(path: str, value: Any) -> str:
+    """Why the configuration refuses a value for a key; "" if it does not."""
+    field = _field(path)
+    try:
+        create_model("Key", value=(field.annotation, field))(value=value)
+    except ValidationError as error:
+        return f"since the configuration refuses {plain(value)}: {error.errors()[0]['msg']}"
+    return ""
 
 
 def _fitting(path: str, value: Any) -> Any:

@@ -31,6 +31,11 @@ DECAY_STYLES = {
     "inverse-square-root": "inverse_sqrt",
 }
 
+TWO_WARMUPS = (
+    "given beside warmup_steps, which ms-swift 4.6.0 refuses (swift/trainers/arguments.py:231); it was left "
+    "out. Which of them counted before depended on the release of transformers"
+)
+
 # attn_impl of transformers -> attention_backend of Megatron
 ATTENTION = {
     "flash_attn": "flash",

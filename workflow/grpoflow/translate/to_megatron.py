@@ -28,7 +28,7 @@ class ToMegatron(Translator):
         "num_train_epochs": "duration",
         "lr_scheduler_type": "schedule",
         "lr_scheduler_kwargs": "schedule",
-        "warmup_steps": "warmup",
+        **dict.fromkeys(("warmup_steps", "warmup_ratio"), "warmup"),
         "gradient_checkpointing": "recompute",
         "attn_impl": "attention",
         "experts_impl": "experts",
@@ -84,6 +84,8 @@ class ToMegatron(Translator):
             self.ledger.settle("max_steps", "renamed", self.put("train_iters", steps))
             self.ledger.settle("num_train_epochs", "dropped", "", "max_steps is given, and counts")
             return
+        if self.unclear("max_steps"):
+            return
         self.ledger.settle("max_steps", "dropped", "", "not positive: the epochs count")
         if epochs is None and "num_train_epochs" in self.program.given:
             return
@@ -119,9 +121,11 @@ class ToMegatron(Translator):
 
     def warmup(self) -> None:
         steps = self.value("warmup_steps")
-        if steps is None:
+        if not steps:
+            self.ledger.settle("warmup_steps", "dropped", "", "0 is the default")
             return
-        if 0 < steps < 1:
+        self.ledger.settle("warmup_ratio", "needs a decision", "", names.TWO_WARMUPS)
+        if steps < 1:
             target = self.put("lr_warmup_fraction", steps)
             self.ledger.settle("warmup_steps", "re-derived", target, "below 1 it is a share of all steps")
         else:
@@ -227,16 +231,18 @@ class ToMegatron(Translator):
     def complete(self) -> None:
         if "global_batch_size" not in self.arguments:
             self.batch()
-        if (
-            not {"train_iters", "num_train_epochs"} & self.arguments.keys()
-            and "num_train_epochs" not in self.program.given
-        ):
+        if not {"train_iters", "num_train_epochs"} & {*self.arguments, *self.program.given}:
             self.duration()
         if "tuner_type" not in self.program.given:
             target = self.put("tuner_type", "lora")
             self.ledger.missing(
                 "--tuner_type", "default", target, "the default of `swift` is lora, of `megatron` full"
             )
+        if "gradient_checkpointing" not in self.program.given:
+            self.recompute()
+            target = f"--recompute_granularity {self.arguments['recompute_granularity']}"
+            why = "`swift` recomputes every layer by default; `megatron` (selective) is faster and larger"
+            self.ledger.missing("--gradient_checkpointing", "default", target, why)
         if batch.is_grpo(self.program) and "vllm_mode" not in self.program.given:
             why = "Megatron GRPO generates with vLLM only: choose server or colocate"
             self.ledger.missing("--vllm_mode", "needs a decision", "", why)

@@ -29,7 +29,7 @@ class ToSwift(Translator):
         "num_train_epochs": "duration",
         "lr_decay_style": "schedule",
         "min_lr": "schedule",
-        "lr_warmup_iters": "warmup",
+        **dict.fromkeys(("lr_warmup_iters", "lr_warmup_fraction"), "warmup"),
         "recompute_granularity": "recompute",
         "attention_backend": "attention",
         "moe_grouped_gemm": "experts",
@@ -131,7 +131,10 @@ class ToSwift(Translator):
 
     def warmup(self) -> None:
         steps = self.value("lr_warmup_iters")
-        if steps is not None:
+        if self.value("lr_warmup_fraction") is not None:
+            why = "lr_warmup_fraction is given, and counts (swift/megatron/utils/megatron_lm_utils.py:726)"
+            self.ledger.settle("lr_warmup_iters", "dropped", "", why)
+        elif steps is not None:
             self.ledger.settle("lr_warmup_iters", "renamed", self.put("warmup_steps", steps))
 
     def recompute(self) -> None:

@@ -10,9 +10,11 @@ from typing import Any, ClassVar
 from grpoflow.facts.arguments import argument_words
 from grpoflow.facts.gates import gated_arguments
 
+from . import modules
 from .hide import HIDDEN
 from .ledger import SECRET, Ledger, variable_without_effect
 from .programs import VERSION, Given, Program, catalogue
+from .report import Outcome
 from .scan import Word
 
 
@@ -44,6 +46,11 @@ class Translator:
         lines.append(self.target)
         lines += [f"    --{name} {words}".rstrip() for name, words in self.arguments.items()]
         return " \\\n".join(lines)
+
+    def unclear(self, name: str) -> bool:
+        """Whether an argument is given, and its value not known or not legal: then it decides nothing."""
+        given = self.program.given.get(name)
+        return given is not None and not given.usable
 
     def complete(self) -> None:
         """Write out what must not be left to a different default."""
@@ -92,6 +99,12 @@ class Translator:
     def _same_name(self, given: Given, new: str) -> None:
         argument = self.known[new]
         legal = [str(choice) for choice in argument.choices]
+        if self.target != self.program.name and given.name in (*modules.BY_MODULE, *modules.OTHER_NAMES):
+            self._modules(given)
+            return
+        if argument.type == "int" and isinstance(given.value, float) and given.usable:
+            self._whole_number(given, new)
+            return
         if self.target != self.program.name and given.usable:
             for gate in gated_arguments(self.target, {new: given.value}, VERSION):
                 if gate.status == "ignored":
@@ -109,6 +122,32 @@ class Translator:
             "carried over" if new == given.name else "renamed",
             f"--{new} {_words(given)}".rstrip(),
         )
+
+    def _modules(self, given: Given) -> None:
+        """Modules under the names that they have in the other backend."""
+        if given.name in modules.OTHER_NAMES:
+            why = f"names of modules, which are others in `{self.target}`: they were left out"
+            self.ledger.settle(given.name, "needs a decision", "", why)
+            return
+        translate = modules.to_megatron if self.target.startswith("megatron") else modules.to_swift
+        names = translate(given.value) if given.usable else given.problem or "not known in the script"
+        if isinstance(names, str):
+            self.ledger.settle(given.name, "needs a decision", "", names)
+        elif names == given.value:
+            self.ledger.settle(given.name, "carried over", self.put(given.name, names))
+        else:
+            why = (
+                "Megatron joins q, k and v, and gate and up: an adapter of a joined module has one A for all"
+            )
+            self.ledger.settle(given.name, "re-derived", self.put(given.name, names), why)
+
+    def _whole_number(self, given: Given, new: str) -> None:
+        if given.value == int(given.value):
+            outcome: Outcome = "carried over" if new == given.name else "renamed"
+            self.ledger.settle(given.name, outcome, self.put(new, int(given.value)))
+            return
+        why = f"`{self.target}` takes whole numbers: a share of all steps has to be counted out"
+        self.ledger.settle(given.name, "needs a decision", "", why)
 
     def put(self, name: str, value: Any) -> str:
         """Write an argument with a value of our own; returns it as a note shows it."""
