@@ -10,6 +10,7 @@ import pytest
 import yaml
 from grpoflow.config import Config, load_experiments
 from grpoflow.facts.arguments import Argument, argument_words, load_catalogue
+from grpoflow.preflight.modelled import modelled_key
 from grpoflow.translate import Note, Translation, main, translate_command, translate_to_config
 from grpoflow.translate.batch import unknown_of, world_of
 from grpoflow.translate.programs import TRAINERS, VERSION, read_source
@@ -154,6 +155,35 @@ def test_every_argument_has_exactly_one_note(case: tuple[str, list[tuple[str, in
     assert not translation.unread
     assert all(note.why or note.target for note in translation.notes)
     json.loads(translation.to_json())
+    if to == "config":
+        assert not refused_arguments(load(translation))
+
+
+def refused_arguments(config: Config) -> list[str]:
+    """Arguments in `args` that the preflight refuses, since a key of the configuration stands for them."""
+    sections = {"trainer": config.trainer, "rollout": config.rollout, "sft": config.sft}
+    given = [(name, key) for name, section in sections.items() if section for key in section.args]
+    return [f"{section}.{name}" for section, name in given if modelled_key(name, section)]
+
+
+@pytest.mark.parametrize(
+    ("given", "target"),
+    [
+        ("--save_steps -1", "trainer.save_steps"),
+        ("--num_generations 1", "trainer.num_generations"),
+        ("--temperature 0", "rollout.temperature"),
+        ("--warmup_steps -1", "trainer.warmup_steps"),
+        ("--lr_scheduler_type polynomial", "trainer.lr_schedule"),
+        ("--max_pixels 100", "data.image_max_tokens"),
+        ("--loss_type bnpo --top_p 2", "rollout.top_p"),
+        ("--dataset_num_proc 0", "data.num_proc"),
+    ],
+)
+def test_what_the_configuration_refuses_is_left_out(given: str, target: str) -> None:
+    translation = translate(f"swift rlhf --rlhf_type grpo --vllm_mode server {given}", "config")
+    found = note(translation, f"--{given.rpartition('--')[2].split()[0]}")
+    assert (found.outcome, found.target) == ("needs a decision", target)
+    assert not refused_arguments(load(translation))
 
 
 def test_what_is_not_understood_is_listed_by_line() -> None:

@@ -89,7 +89,7 @@ def _server_gpus(w: ConfigWriter) -> int | None:
     """GPUs of the server, if its command says so."""
     if w.server is None:
         return None
-    sizes = [w.server.value(f"vllm_{kind}_parallel_size", 1) for kind in ("tensor", "data")]
+    sizes = [max(1, w.server.value(f"vllm_{kind}_parallel_size", 1)) for kind in ("tensor", "data")]
     return len(_devices(w.server)) or sizes[0] * sizes[1]
 
 
@@ -108,10 +108,9 @@ def limit_images(w: ConfigWriter, ledger: Ledger) -> None:
     if not isinstance(limits, dict) or not isinstance(limits.get("image", 0), int):
         return
     target = w.set("rollout.limit_images", limits.get("image", 0))
-    if limits.get("video"):
-        section = "trainer" if ledger is w.ledgers.get("trainer") else "rollout"
-        target += ", " + w.set(f"{section}.args.vllm_limit_mm_per_prompt", limits)
-    ledger.settle("vllm_limit_mm_per_prompt", "renamed", target)
+    others = ", ".join(f"{kind}: {limit}" for kind, limit in limits.items() if kind != "image" and limit)
+    why = f"the configuration limits images only, not {others}" if others else ""
+    ledger.settle("vllm_limit_mm_per_prompt", "needs a decision" if others else "renamed", target, why)
 
 
 def read_images(w: ConfigWriter) -> None:
@@ -119,7 +118,10 @@ def read_images(w: ConfigWriter) -> None:
     found: dict[int, str] = {}
     for ledger in w.ledgers.values():
         pixels = ledger.program.value("max_pixels")
-        if pixels is not None:
+        if pixels is not None and pixels < PIXELS_PER_TOKEN:
+            why = f"less than one image token, which has {PIXELS_PER_TOKEN} pixels: left out"
+            ledger.settle("max_pixels", "needs a decision", "data.image_max_tokens", why)
+        elif pixels is not None:
             tokens = pixels // PIXELS_PER_TOKEN
             found[tokens] = "--max_pixels"
             target = w.set("data.image_max_tokens", tokens)
@@ -127,7 +129,7 @@ def read_images(w: ConfigWriter) -> None:
             ledger.settle("max_pixels", "re-derived", target, why)
         for name, unit in (("MAX_PIXELS", PIXELS_PER_TOKEN), ("IMAGE_MAX_TOKEN_NUM", 1)):
             word = ledger.program.env.get(name)
-            if word is not None and word.text.isdigit():
+            if word is not None and word.text.isdigit() and int(word.text) >= unit:
                 found[int(word.text) // unit] = name
                 w.set("data.image_max_tokens", int(word.text) // unit)
     if len(found) > 1:

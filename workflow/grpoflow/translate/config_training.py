@@ -341,7 +341,7 @@ def _duration(w: ConfigWriter, section: str, program: Program, ledger: Ledger) -
     path = f"{section}.epochs"
     if epochs is None and swift and "num_train_epochs" not in program.given:
         ledger.missing("--num_train_epochs", "default", w.set(path, 3), f"the default of `{program.name}`")
-    elif epochs is None:
+    elif epochs is None or epochs <= 0:
         w.decide(path, 1, "how long to train: epochs or train_steps")
     elif epochs == int(epochs):
         ledger.settle("num_train_epochs", "renamed", w.set(path, int(epochs)))
@@ -357,12 +357,8 @@ def _schedule(w: ConfigWriter, section: str, program: Program, ledger: Ledger) -
     schedule = {"constant_with_warmup": "constant"}.get(kind, kind)
     path = f"{section}.lr_schedule"
     if not is_choice(path, schedule):
-        ledger.settle(
-            name,
-            "carried over",
-            w.set(f"{section}.args.{name}", kind),
-            "not modelled: passed as it is",
-        )
+        why = "the configuration knows constant, cosine and linear; it was left out"
+        ledger.settle(name, "needs a decision", path, why)
     elif name in program.given:
         ledger.settle(name, "renamed", w.set(path, schedule))
     else:
@@ -384,8 +380,9 @@ def _schedule(w: ConfigWriter, section: str, program: Program, ledger: Ledger) -
     elif value is not None and 0 < value < 1:
         target = w.set(f"{section}.args.warmup_ratio", value)
         ledger.settle(steps, "re-derived", target, "below 1 it is a share of all steps")
-    elif value is not None:
+    elif value is not None and value >= 0:
         ledger.settle(steps, "renamed", w.set(f"{section}.warmup_steps", int(value)))
+    ledger.settle(steps, "needs a decision", f"{section}.warmup_steps", "not a number of steps: left out")
     if share in ledger.pending and program.value(share) is not None:
         target = w.set(f"{section}.args.{share}", program.value(share))
         why = f"how many steps that is depends on the data; {section}.warmup_steps takes a number"
@@ -442,7 +439,7 @@ def pass_on_the_rest(w: ConfigWriter, section: str, ledger: Ledger) -> None:
         elif given.usable and given.value == own[name].default:
             ledger.settle(name, "carried over", "", f"the default of `{program.name}`: needs no line")
         elif given.usable:
-            ledger.settle(name, "carried over", w.set(path, given.value))
+            w.pass_on(ledger, name, section, given.value)
         else:
             ledger.settle(name, "needs a decision", path)
 

@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ValidationError, create_model
 
 from grpoflow.config import Config
+from grpoflow.preflight.modelled import WORKFLOW, modelled_key
 
 from .ledger import Ledger, plain
 from .programs import VERSION, Program, Source, catalogue
@@ -77,19 +78,26 @@ class ConfigWriter:
         value = ledger.program.value(name)
         if name in ledger.pending and value is not None:
             value = _fitting(path, value)
-            section = path.partition(".")[0]
             if is_choice(path, value) and (problem := problem_of(path, value)):
                 ledger.settle(name, "needs a decision", path, f"left out, {problem}")
                 return
             if not is_choice(path, value):
                 choices = ", ".join(map(str, get_args(_field(path).annotation)))
                 why = f"the configuration knows {choices}"
-                target = self.set(f"{section}.args.{name}", value) if section in ("trainer", "sft") else ""
-                ledger.settle(name, "needs a decision", target, why)
+                ledger.settle(name, "needs a decision", path, why)
                 return
             outcome: Outcome = "carried over" if path.endswith(f".{name}") else "renamed"
             ledger.settle(name, outcome, self.set(path, value), why)
         ledger.settle(name, "needs a decision", path)
+
+    def pass_on(self, ledger: Ledger, name: str, section: str, value: Any, why: str = "") -> None:
+        """Write an argument that no key stands for to the `args` of a section."""
+        key = modelled_key(name, section)
+        if key:
+            why = f"refused in {section}.args" + ("" if key == WORKFLOW else f", since {key} stands for it")
+            ledger.settle(name, "needs a decision", "" if key == WORKFLOW else key, why)
+        else:
+            ledger.settle(name, "carried over", self.set(f"{section}.args.{name}", value), why)
 
     def drop(self, ledger: Ledger, why: str, *names_: str) -> None:
         for name in names_:
