@@ -198,6 +198,44 @@ def test_what_is_not_understood_is_listed_by_line() -> None:
     assert "not opened" in listed[7]
 
 
+def test_an_argument_may_be_abbreviated() -> None:
+    translation = translate(
+        "swift rlhf --rlhf_type grpo --learning_r 1e-5 --num_gen 4 --vllm_mode server", "config"
+    )
+    assert load(translation).trainer.learning_rate == 1e-5
+    assert note(translation, "--learning_r").outcome == "renamed"
+    (item,) = translation.unread
+    assert (item.text, item.why) == (
+        "--num_gen 4",
+        "ambiguous, which ms-swift refuses: num_generations, num_generations_eval",
+    )
+
+
+def test_a_pipeline_is_not_listed_as_its_first_command() -> None:
+    translation = translate("swift rlhf --rlhf_type grpo --vllm_mode server \\\n 2>&1 | tee log", "config")
+    (item,) = translation.unread
+    assert (item.text, item.why) == ("tee log", "a copy of the output: not part of the translation")
+
+
+@pytest.mark.parametrize("words", ["grpo.yaml", "--config grpo.yaml", "--config=grpo.yaml"])
+def test_a_file_of_arguments_is_missing(words: str) -> None:
+    translation = translate(f"swift rlhf {words} --beta 0", "config")
+    (problem,) = translation.problems
+    assert "the arguments in grpo.yaml are missing" in problem
+    translation = translate(f"swift rlhf {words} --rlhf_type grpo --vllm_mode server", "config")
+    assert "the arguments in grpo.yaml are missing" in translation.problems[0]
+    assert not translation.batches[0].same
+    translation = translate(f"swift rlhf {words} --beta 0", "megatron")
+    assert "the arguments in grpo.yaml are missing" in translation.problems[0]
+    assert not translation.batches[0].same
+
+
+def test_a_reward_model_alone_is_said() -> None:
+    translation = translate("swift rlhf --rlhf_type grpo --vllm_mode server --reward_model ./rm", "config")
+    assert "a reward model only" in note(translation, "rewards.functions").why
+    assert load(translation).trainer.args["reward_model"] == ["./rm"]
+
+
 def test_prose_in_comments_is_no_command() -> None:
     prose = "# (swift rollout): start it first\n# use swift rlhf --x\n# swift sft is not needed\n"
     text = f"{prose}swift rlhf --rlhf_type grpo"
@@ -641,7 +679,7 @@ def test_of_two_warmups_the_one_that_counts_is_kept() -> None:
     [
         ("--move_model_batches 4", "dropped", "nothing in Megatron-SWIFT reads it"),
         ("--deepspeed zero2", "dropped", "DeepSpeed belongs to the swift backend"),
-        ("--reward_model ./rm", "dropped", "no effect"),
+        ("--reward_model ./rm", "needs a decision", "this part of the reward would be missing"),
         ("--num_iterations 2", "needs a decision", "uses each rollout once"),
         ("--async_generate true", "needs a decision", "not supported"),
         ("--use_vllm false", "needs a decision", "vLLM only"),

@@ -255,6 +255,8 @@ def _without_grpo(spec: BatchSpec, layout: LayoutSpec) -> list[Problem]:
 def unknown_of(program: Program) -> list[str]:
     """Why the numbers of this command are not certain: values that the script leaves open."""
     unknown = []
+    if program.file is not None:
+        unknown.append(f"the arguments in {program.file.text} are not known")
     for name, size in zip(("NPROC_PER_NODE", "NNODES"), world_of(program), strict=True):
         if size is None:
             assumed = ASSUMED_GPUS if name == "NPROC_PER_NODE" else 1

@@ -126,7 +126,10 @@ def read_grpo(w: ConfigWriter, program: Program, ledger: Ledger) -> None:
         doubt = "" if len(plugins) == 1 else f"one file: import the others from it ({', '.join(plugins[1:])})"
         w.settle(ledger, "external_plugins", plugins[0], "rewards.plugin", doubt)
     if not program.value("reward_funcs"):
-        w.decide("rewards.functions", [PLACEHOLDER], "names of the reward functions")
+        why = "names of the reward functions"
+        if program.value("reward_model"):
+            why += ": the script has a reward model only, and the configuration needs a function"
+        w.decide("rewards.functions", [PLACEHOLDER], why)
     _trackers(w, program, ledger)
     for name in ("project", "wandb_project", "swanlab_project"):
         w.carry(ledger, name, "tracking.project")

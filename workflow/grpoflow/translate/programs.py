@@ -92,7 +92,7 @@ class Removed:
 
 @dataclass(frozen=True)
 class Program:
-    """A `swift` or `megatron` command that can be translated."""
+    """A `swift` or `megatron` command that can be translated. file: where more of its arguments are."""
 
     name: str
     given: Mapping[str, Given]
@@ -102,6 +102,7 @@ class Program:
     last: int
     commented: bool = False
     condition: str = ""
+    file: Word | None = None
 
     @property
     def backend(self) -> str:
@@ -146,7 +147,8 @@ def read_source(text: str) -> Source:
     for command in script.commands:
         found = _find(command)
         if found is None:
-            unread.append(Unread(command.first, command.last, command.text, _why_not(command.words)))
+            shown = " ".join(word.text for word in command.words)
+            unread.append(Unread(command.first, command.last, shown, _why_not(command.words)))
             continue
         if found[1]:
             launcher = " ".join(word.text for word in found[1])
@@ -195,6 +197,8 @@ def _why_not(words: Sequence[Word]) -> str:
     name = " ".join([_base(words[0]), *(word.text.replace("_", "-") for word in words[1:2])])
     if name in ELSEWHERE:
         return f"not translated: {ELSEWHERE[name]} does this"
+    if words[0].text == "tee":
+        return "a copy of the output: not part of the translation"
     if words[0].text in ("source", "."):
         return "not opened: variables that it sets are unknown here"
     return "not a training command"
@@ -209,7 +213,34 @@ def _program(
         step = slurm.step_of(step or header, launcher)
     env = dict(command.env) | environment_of(launcher, command.env, step)
     given, removed = _arguments(name, words, unread)
-    return Program(name, given, tuple(removed), env, command.first, command.last, condition=command.condition)
+    return Program(
+        name,
+        given,
+        tuple(removed),
+        env,
+        command.first,
+        command.last,
+        condition=command.condition,
+        file=_file(words),
+    )
+
+
+def missing_file(command: str, file: Word) -> str:
+    """What has to be done about the file of arguments of a command, as a problem of its translation."""
+    return (
+        f"line {file.line}: the arguments in {file.text} are missing, since no file is opened: write them "
+        f"behind `{command}` as options"
+    )
+
+
+def _file(words: Sequence[Word]) -> Word | None:
+    """The file of arguments: the first word, or, which ms-swift does not know, behind `--config`."""
+    for before, word in zip([None, *words], words, strict=False):
+        if word.text.startswith("--config="):
+            return replace(word, text=word.text.partition("=")[2])
+        if (before is None or before.text == "--config") and word.text.endswith((".yaml", ".yml", ".json")):
+            return word
+    return None
 
 
 def _arguments(
@@ -237,7 +268,8 @@ def _arguments(
             skip(values, "belongs to no argument")
             continue
         written = option.text.lstrip("-").replace("-", "_")
-        argument = known.get(written)
+        full = [] if written in known or _rename(name, written) else _abbreviated(known, written)
+        argument = known.get(full[0] if len(full) == 1 else written)
         if argument is not None:
             add(_given(argument, written, option.line, _without_open_end(argument, values, skip)))
         elif written.startswith("no_") and (positive := known.get(written[3:])) and positive.has_no_form:
@@ -253,10 +285,20 @@ def _arguments(
                     removed.append(Removed(written, option.line, text, f"--{item.name} is given too"))
                 else:
                     add(item)
+        elif len(full) > 1:
+            why = f"ambiguous, which ms-swift refuses: {', '.join(full)}"
+            skip([option, *_without_secret(written, values)], why)
         else:
             problem = catalogue().check(name, {written: ""})[0]
             skip([option, *_without_secret(written, values)], problem.message)
     return given, removed
+
+
+def _abbreviated(known: Mapping[str, Argument], written: str) -> list[str]:
+    """The arguments that argparse takes this for the beginning of."""
+    return [
+        name for name, argument in known.items() if name.startswith(written) and argument.type != "unsettable"
+    ]
 
 
 def _options(words: Sequence[Word]) -> Iterator[tuple[Word | None, list[Word]]]:

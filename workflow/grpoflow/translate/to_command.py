@@ -12,7 +12,7 @@ from grpoflow.plan.problem import errors_of
 from . import batch
 from .hide import HIDDEN
 from .ledger import profile_notes
-from .programs import TRAINERS, Program, read_source
+from .programs import TRAINERS, Program, missing_file, read_source
 from .report import Note, Translation
 from .to_megatron import ToMegatron
 from .to_swift import ToSwift
@@ -35,6 +35,8 @@ def translate_command(text: str, to: Backend) -> Translation:
     for program in source.programs:
         translator = _translator(program, to)
         command = translator.translate()
+        if program.file is not None:
+            problems.append(missing_file(program.name, program.file))
         pieces.append(re.sub("^", "# ", command, flags=re.MULTILINE) if program.commented else command)
         notes += translator.ledger.notes
         if program.name in TRAINERS and not program.commented:

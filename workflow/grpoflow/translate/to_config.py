@@ -14,7 +14,7 @@ from .config_cluster import read_environment, read_images, read_placement, read_
 from .config_training import pass_on_the_rest, placeholders_for_grpo, read_grpo, read_model, read_sft
 from .config_writer import ConfigWriter
 from .ledger import profile_notes
-from .programs import read_source
+from .programs import missing_file, read_source
 from .report import Translation
 
 
@@ -31,11 +31,18 @@ def translate_to_config(text: str) -> Translation:
     if trainer is not None and not batch.is_grpo(trainer):
         kind = trainer.value("rlhf_type", "dpo")
         problem = f"line {trainer.first}: --rlhf_type {kind}: grpoflow trains with GRPO only"
+        if trainer.file is not None and "rlhf_type" not in trainer.given:
+            problem = missing_file(trainer.name, trainer.file)
         return Translation("config", "", tuple(notes), source.unread, (), (*unclosed, problem))
     writer = ConfigWriter(source)
     if writer.trainer is None and writer.sft is None:
         return Translation("config", "", tuple(notes), source.unread, (), unclosed)
     _write(writer)
+    missing = [
+        missing_file(program.name, program.file)
+        for program in (writer.trainer, writer.server, writer.sft)
+        if program is not None and program.file is not None
+    ]
     written = writer.text()
     comparisons, problems = _check(written, writer)
     return Translation(
@@ -44,7 +51,7 @@ def translate_to_config(text: str) -> Translation:
         (*notes, *writer.notes()),
         source.unread,
         tuple(comparisons),
-        (*unclosed, *problems),
+        (*unclosed, *missing, *problems),
     )
 
 

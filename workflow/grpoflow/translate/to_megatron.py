@@ -41,6 +41,7 @@ class ToMegatron(Translator):
         "optim": "optimizer",
         "num_iterations": "iterations",
         "deepspeed": "sharding",
+        "reward_model": "reward",
     }
 
     def layout(self) -> LayoutSpec:
@@ -227,6 +228,13 @@ class ToMegatron(Translator):
                 "expert_model_parallel_size (1 each if left out)"
             )
             self.ledger.settle("deepspeed", "needs a decision", "", why, advise=False)
+
+    def reward(self) -> None:
+        why = (
+            "no effect there: the trainer sets every reward model plugin to None, so this part of the reward "
+            "would be missing; write the model call into a reward function"
+        )
+        self.ledger.settle("reward_model", "needs a decision", "", why)
 
     def complete(self) -> None:
         if "global_batch_size" not in self.arguments:
