@@ -211,6 +211,43 @@ def test_an_argument_may_be_abbreviated() -> None:
     )
 
 
+def test_home_and_names_of_files_stay_open(tmp_path: Path) -> None:
+    text = (
+        "M=~/m\nswift rlhf --rlhf_type grpo --vllm_mode server --model $M --dataset ~/data/*.jsonl 'b*' \\\n"
+        "  --output_dir '~/out' --val_dataset a~b --target_regex .*q_proj --ref_model ~ --logging_dir x/~"
+    )
+    translation = translate(text, "swift")
+    (tmp_path / "data").mkdir()
+    for name in ("1.jsonl", "2 3.jsonl"):
+        (tmp_path / "data" / name).touch()
+    shell = "swift() { printf '%s\\0' \"$@\"; }\n" + translation.text
+    done = subprocess.run(
+        ["bash", "--norc", "-c", shell],
+        capture_output=True,
+        check=True,
+        text=True,
+        env={"HOME": str(tmp_path)},
+    )
+    words = done.stdout.split("\0")
+    assert words[words.index("--model") + 1] == f"{tmp_path}/m"
+    at = words.index("--dataset")
+    assert words[at + 1 : at + 4] == [f"{tmp_path}/data/1.jsonl", f"{tmp_path}/data/2 3.jsonl", "b*"]
+    for name, value in (
+        ("output_dir", "~/out"),
+        ("val_dataset", "a~b"),
+        ("target_regex", ".*q_proj"),
+        ("ref_model", str(tmp_path)),
+        ("logging_dir", "x/~"),
+    ):
+        assert words[words.index(f"--{name}") + 1] == value
+    config = translate(text, "config")
+    assert load(config).model.path == "CHANGE-ME"
+    assert "$HOME" in note(config, "--model").why
+    assert note(translate("swift sft --dataset a/*.jsonl", "megatron"), "--dataset").why == (
+        "* is for names of files that only a shell knows: put the value in"
+    )
+
+
 def test_a_pipeline_is_not_listed_as_its_first_command() -> None:
     translation = translate("swift rlhf --rlhf_type grpo --vllm_mode server \\\n 2>&1 | tee log", "config")
     (item,) = translation.unread

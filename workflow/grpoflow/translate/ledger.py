@@ -11,7 +11,7 @@ from .advice import advice_on
 from .hide import HIDDEN, is_secret
 from .programs import Given, Program
 from .report import Note, Outcome
-from .scan import Word
+from .scan import FILES, Word
 from .slurm import Option, megabytes_of, minutes_of
 
 SLURM_SETS = re.compile(r"\$\{?SLURM_\w+\}?")
@@ -58,8 +58,10 @@ class Ledger:
             outcome, reasons = "needs a decision", [f"{given.text!r} {given.problem}", given.remark]
         elif given.unresolved:
             open_ends = ", ".join(given.unresolved)
+            files = set(given.unresolved) <= {*FILES}
             outcome = "needs a decision"
-            reasons = [f"{open_ends} is not defined in the script: put the value in", given.remark]
+            unknown = "for names of files that only a shell knows" if files else "not defined in the script"
+            reasons = [f"{open_ends} is {unknown}: put the value in", given.remark]
         sentence = ". ".join(reason.rstrip(".") for reason in reasons if reason)
         self._add(f"--{given.written}", given.text, given.line, outcome, target, sentence)
 

@@ -20,6 +20,8 @@ EXPANSION = 0xF0000  # + index: a $NAME, ${...}, $(...) or `...`
 
 OPERATOR = re.compile(r"&&|\|\||;;|&>>?|>>|<<<|[<>]&|[();<>|&]")
 HEREDOC = re.compile(r"<<(-?)[ \t]*(['\"\\]?)(\w+)\2")
+HOME = re.compile(r"~(?=[/\s;|&)]|$)")
+FILES = "*"  # without quotes, for names of files that only a shell knows
 ARRAY = "the parenthesis of this array"
 BLANK_AFTER_BACKSLASH = re.compile(r"\\[ \t]+(?=\n)")
 
@@ -165,6 +167,10 @@ class Scanner:
             draft.out.append(self._take(1, f" {JOIN} "))
         elif self.text.startswith(("<(", ">("), self.at):
             out.append(self._expansion(quoted=True))
+        elif HOME.match(self.text, self.at) and (not out or out[-1][-1:] in f" \t=({JOIN}"):
+            out.append(self._placeholder("$HOME", 1, quoted=True))
+        elif character in FILES and out[-1:] not in (["."], ["]"], [")"]):  # those end with a pattern of text
+            out.append(self._placeholder(character, 1, quoted=True))
         elif heredoc := HEREDOC.match(self.text, self.at):
             draft.heredocs.append((heredoc[3], bool(heredoc[1])))
             self._take(len(heredoc[0]))
@@ -210,9 +216,12 @@ class Scanner:
         source = self._expansion_source()
         if source in ("$", '$"'):  # a lone dollar, or the translated string $"..."
             return self._take(1, PROTECTED["$"] if source == "$" else "")
-        self.expansions.append(Expansion(source, quoted or source.startswith("$'")))
-        lines = source.count("\n")
-        return self._take(len(source), chr(EXPANSION + len(self.expansions) - 1) + JOIN * lines)
+        return self._placeholder(source, len(source), quoted=quoted or source.startswith("$'"))
+
+    def _placeholder(self, source: str, length: int, *, quoted: bool) -> str:
+        """Move on by some characters, which are expanded as `source`; returns what stands for them."""
+        self.expansions.append(Expansion(source, quoted))
+        return self._take(length, chr(EXPANSION + len(self.expansions) - 1) + JOIN * source.count("\n"))
 
     def _expansion_source(self) -> str:
         rest = self.text[self.at :]

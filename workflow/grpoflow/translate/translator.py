@@ -15,7 +15,7 @@ from .hide import HIDDEN
 from .ledger import SECRET, Ledger, variable_without_effect
 from .programs import VERSION, Given, Program, catalogue
 from .report import Outcome
-from .scan import Word
+from .scan import FILES, Word
 
 
 class Translator:
@@ -174,6 +174,7 @@ def _shell(word: Word) -> str:
     pattern = "|".join(re.escape(source) for source in word.unresolved)
     pieces: Sequence[str] = re.split(f"({pattern})", word.text)
     escaped = [
-        piece if index % 2 else re.sub(r"([\\\"$`])", r"\\\1", piece) for index, piece in enumerate(pieces)
+        (f'"{piece}"' if piece in FILES else piece) if index % 2 else re.sub(r"([\\\"$`])", r"\\\1", piece)
+        for index, piece in enumerate(pieces)
     ]
     return f'"{"".join(escaped)}"'
