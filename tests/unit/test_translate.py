@@ -480,6 +480,15 @@ def test_a_value_with_a_secret_in_it_is_not_written() -> None:
     assert '--dataset a.jsonl "${DATASET:?}"' in translate(text, "megatron").text
 
 
+@pytest.mark.parametrize(
+    "login", ["echo abc123 | wandb login", "printf 'abc123' | x", "wandb login <<< abc123"]
+)
+def test_a_secret_on_its_way_to_a_login_is_not_shown(login: str) -> None:
+    translation = translate(f"{login}\nswift rlhf --rlhf_type grpo --vllm_mode server", "config")
+    assert "abc123" not in translation.to_text() + translation.to_json()
+    assert translation.unread[0].first == 1
+
+
 # --- nothing of a value is run or read as a key ---
 
 LINES = "first\ntouch ran\r\x1b\x85\u2028key: value"

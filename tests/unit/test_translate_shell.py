@@ -35,6 +35,8 @@ def only(text: str) -> list[str]:
         ("run 2>log 1", ["run", "1"]),
         ("run 2 >log", ["run", "2"]),
         ("run a &> log &", ["run", "a"]),
+        ("run a <<< b c\n", ["run", "a", "c"]),
+        ('run <<<"b c"', ["run"]),
         ("X=1\nrun $X ${X} \"$X\" '$X' \\$X", ["run", "1", "1", "1", "$X", "$X"]),
         ("X='a b'\nrun $X \"$X\"", ["run", "a", "b", "a b"]),
         ('X=\nrun $X "$X" a$X', ["run", "", "a"]),

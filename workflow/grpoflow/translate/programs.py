@@ -148,6 +148,8 @@ def read_source(text: str) -> Source:
         found = _find(command)
         if found is None:
             shown = " ".join(word.text for word in command.words)
+            if shown.startswith(("echo ", "printf ")):  # perhaps the key, for a login that it is piped to
+                shown = f"{command.words[0].text} ..."
             unread.append(Unread(command.first, command.last, shown, _why_not(command.words)))
             continue
         if found[1]:

@@ -171,6 +171,8 @@ class Scanner:
             out.append(self._placeholder("$HOME", 1, quoted=True))
         elif character in FILES and out[-1:] not in (["."], ["]"], [")"]):  # those end with a pattern of text
             out.append(self._placeholder(character, 1, quoted=True))
+        elif self.text.startswith("<<<", self.at):
+            out.append(self._take(3, "<<<"))
         elif heredoc := HEREDOC.match(self.text, self.at):
             draft.heredocs.append((heredoc[3], bool(heredoc[1])))
             self._take(len(heredoc[0]))

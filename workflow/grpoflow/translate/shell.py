@@ -172,7 +172,8 @@ class _Reader:
                 target = self._text(tokens[index]) if index < len(tokens) else Word("", token.line)
                 index += 1
                 if token.text not in (">&", "<&"):
-                    text = f"{token.text} {target.text}"
+                    # the text behind <<< may be a key for a login
+                    text = token.text if token.text == "<<<" else f"{token.text} {target.text}"
                     self.unread.append(
                         Unread(token.line, token.line, text, "redirection: not part of the translation")
                     )
