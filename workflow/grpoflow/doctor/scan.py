@@ -33,6 +33,7 @@ MAX_UNKNOWN = 50
 MAX_TRACEBACKS = 256
 MAX_ENDED = 5000
 MAX_OPEN_LINES = 20_000
+MESSAGE_LINES = 5  # of one exception: the line that explains it need not be the first
 
 START = b"Start time of running main"
 END = b"End time of running main"
@@ -50,7 +51,7 @@ CPU_ONLY = (
     b"detected platform cpu",
 )
 ROLLOUT_BAR = re.compile(
-    rb"(?<![^\r\n])(?:Processed prompts: *)?100%\|[^|]*\| *(\d+)/\1 \[(?:(\d+):)?(\d\d):(\d\d)<"
+    rb"(?<![^\r\n])(?: *\d+: )?(?:Processed prompts: *)?100%\|[^|]*\| *(\d+)/\1 \[(?:(\d+):)?(\d\d):(\d\d)<"
 )
 INFER_CALL = b'"POST /infer/'
 ASKED_PORT = re.compile(rb"run sh: [^\n]*swift/cli/rollout\.py[^\n]*?(?:--port[ =](\d+)|\n)")
@@ -103,7 +104,8 @@ class _Scanner:
         self.triggers = _all_triggers(source)
         self.traces: dict[str, Traceback] = {}  # by process
         self.open_lines = 0  # since the last of them began
-        self.unexplained: dict[str, str] = {}  # process -> key of the exception that it ended with last
+        # process -> key and line of the exception that it ended with last
+        self.unexplained: dict[str, tuple[str, int]] = {}
         self.chained: set[str] = set()
         self.tuning = Autotuning()
         self.quiet = False  # the program ended well: what its threads say on the way out means nothing
@@ -228,8 +230,11 @@ class _Scanner:
                 continue
             if match := pattern.match(line.body, trace.text if trace else ""):
                 self._explain(pattern, match, line, place, unhandled)
-                if chained and unhandled and pattern.kind == "cause":
-                    self.sightings.forget(self.unexplained.pop(line.process, ""))
+                key, ended_at = self.unexplained.get(line.process, ("", 0))
+                same = trace is None and place.line - ended_at <= MESSAGE_LINES
+                if pattern.kind == "cause" and ((chained and unhandled) or same):
+                    self.sightings.forget(key)
+                    self.unexplained.pop(line.process, None)
                 return
         if trace is not None and unhandled and not chained and not self.quiet:
             self._leave_unexplained(line, place, trace)
@@ -278,7 +283,7 @@ class _Scanner:
         others = sum(known.startswith("exception ") for known in self.sightings.counts)
         if key not in self.sightings and others >= MAX_UNKNOWN:
             return
-        self.unexplained[line.process] = key
+        self.unexplained[line.process] = key, place.line
         level = 2 if WAITING.match(name) else 1 if INTERRUPTED.match(name) else 0
         where = trace.place()
         seen = finding(

@@ -1,7 +1,8 @@
 """Python tracebacks in logs into which several processes write at once.
 
-Lines of one process are told from others by what a launcher puts in front of them: `3: ` (srun -l),
-`[rank3]: ` (torch), `(EngineCore_DP0 pid=123) ` (vLLM). Behind that may stand a logger's own prefix.
+Lines of one process are told from others by what launchers put in front of them: ` 3: ` (srun -l, padded),
+`[default3]:` (torchrun), `[rank3]: ` (torch), `(EngineCore_DP0 pid=123) ` (vLLM). Behind that may stand a
+logger's own prefix.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ BEGIN = "Traceback (most recent call last):"
 CHAINED = "above exception"
 LEVELS = "DEBUG|INFO|WARNING|ERROR|CRITICAL"
 PREFIX = re.compile(
-    r"(?P<process>(?:\d+: )?(?:\[rank\d+\]: ?)?(?:\([^()]*\b(?:pid|rank)=[^()]*\) ?)?)"
+    r"(?P<process>(?: {0,5}\d+:(?: |$))?(?:\[[A-Za-z_]+\d+\]: ?)*(?:\([^()]*\b(?:pid|rank)=[^()]*\) ?)?)"
     rf"(?:(?P<vllm>{LEVELS}) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? \[[^\]]*\] ?"
     rf"|\[(?P<swift>{LEVELS}):[\w.]+\] ?"
     rf"|\d{{4}}-\d\d-\d\d[ T][\d:.,]+ - [\w.]+ - (?P<python>{LEVELS}) - )?"
