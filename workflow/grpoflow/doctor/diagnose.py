@@ -13,7 +13,7 @@ from .findings import KINDS, Diagnosis, Finding
 from .order import BEGINNING, Sighting, first
 from .patterns import patterns
 from .scan import scan
-from .sources import Source, discover
+from .sources import UNREADABLE, Source, discover
 from .split import step_split
 from .tracebacks import split
 
@@ -31,18 +31,25 @@ def diagnose(paths: Iterable[Path]) -> Diagnosis:
     Raises:
         FileNotFoundError: one or more of the paths do not exist; names all of them.
     """
-    sources, notes = discover(paths)
+    sources, notes, unread = discover(paths)
     of_kind = {
         kind: [source for source in sources if source.kind == kind]
         for kind in ("log", "completions", "metrics", "args", "packages", "profile")
     }
     logs = [scan(source, index) for index, source in enumerate([*of_kind["log"], *of_kind["completions"]])]
+    for log in logs:
+        if log.broken:
+            unread.append(f"{log.source.path}: read up to byte {log.size} only: {log.broken}")
     sightings = [sighting for log in logs for sighting in log.sightings]
     findings: list[Finding] = []
     trainings = []
     for source in of_kind["metrics"]:
         args = _args_of(source.path, of_kind["args"])
-        training = numbers.read(source.path, int(args.get("save_steps") or 0))
+        try:
+            training = numbers.read(source.path, int(args.get("save_steps") or 0))
+        except UNREADABLE as error:
+            unread.append(f"{source.path}: {error}")
+            continue
         trainings.append(training)
         if not training.records:
             continue
@@ -60,7 +67,12 @@ def diagnose(paths: Iterable[Path]) -> Diagnosis:
     cpu_only = any(log.cpu_only for log in logs) and not any(training.gpu for training in trainings)
     tuned, tuning_notes = judge.tuning(logs)
     findings += [*tuned, *judge.packages(source.path for source in of_kind["packages"])]
-    return _ordered(_merged(sightings, cpu_only), findings, [*notes, *tuning_notes])
+    judged = any(log.size for log in logs) or any(training.records for training in trainings)
+    if not judged:
+        empty = [log.source.path for log in logs if not log.broken] + [known.path for known in trainings]
+        unread += [f"{path}: empty" for path in empty]
+    diagnosis = _ordered(_merged(sightings, cpu_only), findings, [*notes, *tuning_notes])
+    return replace(diagnosis, unread=tuple(unread), judged=judged or bool(diagnosis.findings))
 
 
 def first_cause(paths: Iterable[Path]) -> Finding | None:

@@ -44,11 +44,15 @@ class Diagnosis:
 
     first_cause: also the first of `findings`; None if no cause was found.
     notes: facts that are not findings, such as the step split and why a loss near zero is normal in GRPO.
+    unread: what could not be read, or not to its end, and why. judged: something could be read; if not, that
+    there are no findings says nothing.
     """
 
     first_cause: Finding | None
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    judged: bool = True
 
     def to_json(self) -> dict[str, object]:
         return {

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .sources import opened
+
 LINE_BYTES = 1 << 20
 FIRST = 8
 WINDOW = 10  # records of a mean that is compared over time
@@ -174,7 +176,7 @@ def read(path: Path, save_steps: int) -> Training:
 
 def lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield number and object of each line. The closing line, which repeats the history, may be skipped."""
-    with path.open("rb") as content:
+    with opened(path) as content:
         number = 0
         while line := content.readline(LINE_BYTES):
             number += 1

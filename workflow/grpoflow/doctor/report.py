@@ -29,8 +29,12 @@ def render(diagnosis: Diagnosis, colour: bool, width: int) -> str:
     elif any(finding.kind == "consequence" for finding in diagnosis.findings):
         only = "No cause in these files, only what follows from one: add the logs of the other processes."
         blocks.append(textwrap.fill(only, width))
+    elif not diagnosis.judged:
+        blocks.append("Nothing to judge: no log and no metrics that could be read.")
     elif not diagnosis.findings:
-        blocks.append("Nothing wrong found.")
+        blocks.append(
+            "Nothing wrong found in what could be read." if diagnosis.unread else "Nothing wrong found."
+        )
     for kind, title in TITLES.items():
         findings = [
             finding for finding in diagnosis.findings if finding.kind == kind and finding is not first
@@ -39,6 +43,8 @@ def render(diagnosis: Diagnosis, colour: bool, width: int) -> str:
             blocks.append("\n".join([title, *_table(findings, colour, width)]))
         elif findings:
             blocks.append("\n".join([title, *(_full(finding, colour, width) for finding in findings)]))
+    if diagnosis.unread:
+        blocks.append("\n".join(_wrapped("not read  ", entry, width) for entry in diagnosis.unread))
     if diagnosis.notes:
         blocks.append("\n".join(_wrapped("note  ", note, width) for note in diagnosis.notes))
     return "\n\n".join(blocks)

@@ -21,7 +21,7 @@ from .order import Sighting
 from .patterns import Pattern, filled, patterns, triggers
 from .rules import finding
 from .sightings import Sightings
-from .sources import Source
+from .sources import UNREADABLE, Source, opened
 from .tracebacks import BEGIN, CHAINED, EXCEPTION, Line, Traceback, split
 
 BLOCK = 1 << 20
@@ -70,7 +70,8 @@ class LogFacts:
     """What one log says.
 
     kernels: Triton's autotuning. infer_calls, bars, bar_seconds: requests of the trainer to a rollout server,
-    its finished progress bars of generation, and their total time.
+    its finished progress bars of generation, and their total time. size: bytes read. broken: why
+    not all of it.
     """
 
     source: Source
@@ -80,6 +81,8 @@ class LogFacts:
     infer_calls: int = 0
     bars: int = 0
     bar_seconds: float = 0.0
+    size: int = 0
+    broken: str = ""
 
 
 def scan(source: Source, index: int) -> LogFacts:
@@ -114,19 +117,24 @@ class _Scanner:
         self.line = 1
 
     def run(self) -> LogFacts:
-        offset = 0
-        for block in _blocks(self.source.path):
-            self.sightings.begin(block, offset)
-            if offset < HEAD:
-                self._read_head(block)
-            if self.source.role == "rollout":
-                self._read_bars(block)
-            self._read_lines(block)
-            self.sightings.end_block()
-            offset += len(block)
-        self.facts.sightings = self.sightings.end(offset)
+        try:
+            for block in _blocks(self.source.path):
+                self._read_block(block)
+        except UNREADABLE as error:
+            self.facts.broken = str(error)
+        self.facts.sightings = self.sightings.end(self.facts.size)
         self.facts.kernels = self.tuning.kernels
         return self.facts
+
+    def _read_block(self, block: bytes) -> None:
+        self.sightings.begin(block, self.facts.size)
+        if self.facts.size < HEAD:
+            self._read_head(block)
+        if self.source.role == "rollout":
+            self._read_bars(block)
+        self._read_lines(block)
+        self.sightings.end_block()
+        self.facts.size += len(block)
 
     def _read_lines(self, block: bytes) -> None:
         hot = [trigger for trigger in self.triggers if trigger in block]
@@ -309,12 +317,25 @@ def _with_triggers(seen: tuple[bytes, ...]) -> tuple[Pattern, ...]:
 
 def _blocks(path: Path) -> Iterator[bytes]:
     """Yield a file in blocks of about BLOCK bytes that end at the end of a line, if lines are not longer."""
-    with path.open("rb") as content:
-        rest = b""
-        while piece := content.read(BLOCK):
-            piece = rest + piece
-            cut = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1 or len(piece)
-            rest = piece[cut:]
-            yield piece[:cut]
-        if rest:
-            yield rest
+    rest = b""
+    broken: Exception | None = None
+    with opened(path) as content:
+        while broken is None:
+            pieces, size = [rest], 0
+            try:
+                # read1: what was unpacked before the place where a .gz file is cut is not lost
+                while size < BLOCK and (piece := content.read1(BLOCK - size)):
+                    pieces.append(piece)
+                    size += len(piece)
+            except UNREADABLE as error:
+                broken = error
+            if size == 0:
+                break
+            block = b"".join(pieces)
+            cut = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1 or len(block)
+            rest = block[cut:]
+            yield block[:cut]
+    if rest:
+        yield rest
+    if broken is not None:
+        raise broken

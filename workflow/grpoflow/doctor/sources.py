@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
 import os
 import re
+import stat
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +33,10 @@ ROLES = (
     ("slurm", re.compile(r"slurm|sbatch|submitit")),
     ("rollout", re.compile(r"rollout|vllm")),
 )
+# What reading a file may raise: the last two say that a .gz file is cut or damaged.
+UNREADABLE = (OSError, EOFError, zlib.error)
+GZIP = b"\x1f\x8b"
+OTHER_PACKERS = {b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
 
 
 @dataclass(frozen=True)
@@ -39,8 +48,15 @@ class Source:
     role: str
 
 
-def discover(paths: Iterable[Path]) -> tuple[list[Source], list[str]]:
-    """List the files to read below `paths`, and notes about what was left out.
+def opened(path: Path) -> BufferedReader | gzip.GzipFile:
+    """Open a file for reading; of a .gz file, whatever its name, what is in it."""
+    with path.open("rb") as content:
+        packed = content.read(len(GZIP)) == GZIP
+    return gzip.GzipFile(path) if packed else path.open("rb")
+
+
+def discover(paths: Iterable[Path]) -> tuple[list[Source], list[str], list[str]]:
+    """List the files to read below `paths`, notes about what was left out, and what cannot be read.
 
     A path to a file is read whatever its name. In a directory the names decide; checkpoints are left out, and
     of attempt-1, attempt-2, ... only the newest is read: an older attempt ended before this one began.
@@ -49,21 +65,51 @@ def discover(paths: Iterable[Path]) -> tuple[list[Source], list[str]]:
         FileNotFoundError: one or more paths do not exist; names all of them.
     """
     roots = list(paths)
-    if missing := [str(path) for path in roots if not path.exists()]:
+    if missing := [str(path) for path in roots if not os.path.lexists(path) or _dangles(path)]:
         raise FileNotFoundError(f"no such file or directory: {', '.join(missing)}")
     sources: dict[Path, Source] = {}
     notes: list[str] = []
+    unread: list[str] = []
     for root in roots:
-        for path in [root] if root.is_file() else _walk(root, notes):
-            kind = _kind(path.name) or ("log" if path == root else None)
-            if kind is not None:
-                base = root.parent if root.is_file() else root
-                sources.setdefault(path.resolve(), Source(path, kind, _role(path.relative_to(base))))
-    return list(sources.values()), notes
+        named = not root.is_dir()
+        for path in [root] if named else _walk(root, notes, unread):
+            kind = _kind(path.name.removesuffix(".gz")) or ("log" if named else None)
+            if kind is None:
+                continue
+            if why := _why_not(path):
+                unread.append(f"{path}: {why}")
+                continue
+            base = root.parent if named else root
+            sources.setdefault(path.resolve(), Source(path, kind, _role(path.relative_to(base))))
+    return list(sources.values()), notes, unread
 
 
-def _walk(root: Path, notes: list[str]) -> Iterable[Path]:
-    for directory, names, files in os.walk(root):
+def _dangles(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno in (errno.ENOENT, errno.ENOTDIR)
+    return False
+
+
+def _why_not(path: Path) -> str:
+    """Why a file cannot be read, without waiting for the other end of a pipe; "" if it can."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return "no regular file"
+        with path.open("rb") as content:
+            head = content.read(8)
+    except OSError as error:
+        return error.strerror or str(error)
+    packer = next((name for magic, name in OTHER_PACKERS.items() if head.startswith(magic)), "")
+    return f"packed by {packer}: unpack it first" if packer else ""
+
+
+def _walk(root: Path, notes: list[str], unread: list[str]) -> Iterable[Path]:
+    def refused(error: OSError) -> None:
+        unread.append(f"{error.filename}: {error.strerror}")
+
+    for directory, names, files in os.walk(root, onerror=refused):
         names[:] = sorted(name for name in names if not SKIPPED.match(name))
         if old := _older_attempts(names):
             notes.append(f"not read: {', '.join(old)} in {directory} (older attempts)")
