@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["cause", "consequence", "slow", "warning"]
-KINDS: tuple[Kind, ...] = ("cause", "consequence", "slow", "warning")
+Kind = Literal["cause", "consequence", "slow", "warning", "earlier"]
+KINDS: tuple[Kind, ...] = ("cause", "consequence", "slow", "warning", "earlier")
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,7 @@ class Finding:
     """One thing that was seen.
 
     id: a name from `patterns.json`, or of a rule in `numbers.py` and `slowness.py`.
+    kind: `earlier` is what looked like the end of a run that went on, or of an attempt before the last one.
     file, line: where it was seen; the line counts from 1, None for a fact about a whole file.
     text: the line that was seen, or the numbers. why, fix: one sentence or two each. evidence: public issues
     (repo#number) and source lines, "" if there are none.
@@ -40,7 +41,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All findings of some logs: the first cause, then other causes, consequences, slowness, warnings.
+    """All findings of some logs: the first cause, then other causes, consequences, slowness, warnings,
+    earlier ends.
 
     first_cause: also the first of `findings`; None if no cause was found.
     notes: facts that are not findings, such as the step split and why a loss near zero is normal in GRPO.

@@ -8,6 +8,7 @@ level       of a cause: 0 explains itself; 1 a process ended without saying why;
             else (an NCCL time-out, a refused connection). See `order.first`
 role        where the text is usually seen, shown when the file name does not tell
 traceback_only  the text counts only as the end of an unhandled traceback (libraries log it and go on)
+lasting     a training that goes on does not make it harmless
 gpu_only    means nothing in a run without a GPU
 triggers    plain texts of which one is in every matching line, shared by many patterns (the message of an
             exception stands behind "Error"): the test of a whole block of a log. `literals` if absent
@@ -42,6 +43,7 @@ class Pattern:
     level: int
     role: str
     traceback_only: bool
+    lasting: bool
     gpu_only: bool
     triggers: tuple[bytes, ...]
     literals: tuple[bytes, ...]
@@ -82,6 +84,7 @@ def _pattern(
     sample: str,
     level: int = 0,
     traceback_only: bool = False,
+    lasting: bool = False,
     gpu_only: bool = False,
     triggers: list[str] | None = None,
     exclude: str = "",
@@ -93,6 +96,7 @@ def _pattern(
         level=level,
         role=role,
         traceback_only=traceback_only,
+        lasting=lasting,
         gpu_only=gpu_only,
         triggers=tuple(text.encode() for text in triggers or literals),
         literals=tuple(literal.encode() for literal in literals),

@@ -9,13 +9,20 @@ from collections.abc import Sequence
 
 from .findings import Diagnosis, Finding
 
-COLOURS = {"cause": "\x1b[1;31m", "consequence": "\x1b[2m", "slow": "\x1b[33m", "warning": "\x1b[36m"}
+COLOURS = {
+    "cause": "\x1b[1;31m",
+    "consequence": "\x1b[2m",
+    "slow": "\x1b[33m",
+    "warning": "\x1b[36m",
+    "earlier": "\x1b[2m",
+}
 RESET = "\x1b[0m"
 TITLES = {
     "cause": "OTHER CAUSES",
     "consequence": "CONSEQUENCES, with nothing to repair",
     "slow": "SLOW",
     "warning": "WARNINGS",
+    "earlier": "EARLIER, and the run went on or was started again",
 }
 LABELS = ("saw", "why", "fix", "see")
 
@@ -35,6 +42,8 @@ def render(diagnosis: Diagnosis, colour: bool, width: int) -> str:
         blocks.append(
             "Nothing wrong found in what could be read." if diagnosis.unread else "Nothing wrong found."
         )
+    elif all(finding.kind == "earlier" for finding in diagnosis.findings):
+        blocks.append("Nothing wrong found after what was earlier.")
     for kind, title in TITLES.items():
         findings = [
             finding for finding in diagnosis.findings if finding.kind == kind and finding is not first

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from . import autotune
+from . import autotune, stamps
 from .autotune import Autotuning, Kernel
 from .findings import Finding
-from .order import Sighting
+from .order import SLACK_SECONDS, Sighting
 from .patterns import Pattern, filled, patterns, triggers
 from .rules import finding
 from .sightings import Sightings
@@ -38,7 +38,8 @@ MESSAGE_LINES = 5  # of one exception: the line that explains it need not be the
 START = b"Start time of running main"
 END = b"End time of running main"
 SHUTDOWN = b"INFO:     Shutting down"
-OWN_TRIGGERS = (BEGIN.encode(), CHAINED.encode(), START, END, SHUTDOWN, autotune.FUNCTION)
+RUN = b"run sh: `"  # the command that `swift` starts
+OWN_TRIGGERS = (RUN, BEGIN.encode(), CHAINED.encode(), START, END, SHUTDOWN, autotune.FUNCTION)
 # the text of a completion may contain any error message: only what no sane model writes counts
 COMPLETIONS_TRIGGERS = (b"!!!!!!!!",)
 
@@ -55,6 +56,7 @@ ROLLOUT_BAR = re.compile(
 )
 INFER_CALL = b'"POST /infer/'
 ASKED_PORT = re.compile(rb"run sh: [^\n]*swift/cli/rollout\.py[^\n]*?(?:--port[ =](\d+)|\n)")
+PROGRAM = re.compile(rb"/cli/((?:\w+/)?\w+)\.py")
 SERVED_PORT = re.compile(rb"Uvicorn running on \w+://[^\s:]+:(\d+)")
 
 # Exceptions that say that somebody else has gone, or that a person ended the program.
@@ -103,7 +105,8 @@ class _Scanner:
     def __init__(self, source: Source, index: int) -> None:
         self.source = source
         self.facts = LogFacts(source)
-        self.sightings = Sightings(index, source.path.stat().st_mtime)
+        self.changed = source.path.stat().st_mtime
+        self.sightings = Sightings(index, self.changed)
         self.triggers = _all_triggers(source)
         self.traces: dict[str, Traceback] = {}  # by process
         self.open_lines = 0  # since the last of them began
@@ -112,6 +115,8 @@ class _Scanner:
         self.chained: set[str] = set()
         self.tuning = Autotuning()
         self.quiet = False  # the program ended well: what its threads say on the way out means nothing
+        self.programs: set[tuple[str, bytes]] = set()  # that this attempt has started, with their process
+        self.started: float | None = None
         self.asked_port = b""
         self.ended = 0  # tracebacks
         self.line = 1
@@ -134,6 +139,9 @@ class _Scanner:
             self._read_bars(block)
         self._read_lines(block)
         self.sightings.end_block()
+        if self.sightings.went_on:
+            self.sightings.went_on = False
+            self.triggers, self.ended = _all_triggers(self.source), 0
         self.facts.size += len(block)
 
     def _read_lines(self, block: bytes) -> None:
@@ -181,7 +189,8 @@ class _Scanner:
     def _read_line(
         self, raw: bytes, place: _Place, seen: bytes | None, before: bytes, known: tuple[Pattern, ...]
     ) -> None:
-        if seen in (START, END, SHUTDOWN):
+        if seen in (RUN, START, END, SHUTDOWN):
+            self._begin_attempt(raw, seen)
             self._program_began_or_ended(seen)
             return
         self.open_lines += 1
@@ -218,8 +227,29 @@ class _Scanner:
                 del self.traces[line.process]
         self._match(line, raw, place, known, None)
 
+    def _begin_attempt(self, raw: bytes, sign: bytes | None) -> None:
+        """See whether a program is started that this file has seen before.
+
+        Without the command it is a start that is well after the one before: nodes that share a file start at
+        about the same time.
+        """
+        again = False
+        if sign == RUN:
+            program = PROGRAM.search(raw)
+            run = split(raw.decode(errors="replace")).process, program[1] if program else b""
+            again = run in self.programs
+            self.programs = {run} if again else self.programs | {run}
+        elif sign == START and not self.programs and (stamp := stamps.first(raw, self.changed)):
+            again = self.started is not None and stamp[1] > self.started + SLACK_SECONDS
+            self.started = stamp[1]
+        if again:
+            self.sightings.set_aside()
+            self.traces.clear()
+            self.chained.clear()
+            self.unexplained.clear()
+
     def _program_began_or_ended(self, sign: bytes | None) -> None:
-        self.quiet = sign != START
+        self.quiet = sign not in (RUN, START)
         if sign == END:
             self.sightings.excuse()
         self.triggers, self.ended = _all_triggers(self.source), 0
@@ -271,7 +301,7 @@ class _Scanner:
             )
 
         key = f"{kind} {pattern.id}"
-        self.sightings.note(key, make, pattern.level, place.start, place.end)
+        self.sightings.note(key, make, pattern.level, place.start, place.end, pattern.lasting)
         if self.sightings.counts[key] == MAX_COUNT:
             self.triggers = [trigger for trigger in self.triggers if not self._saturated(trigger)]
 
