@@ -30,6 +30,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from .findings import Kind
+from .tracebacks import EXCEPTION, split
 
 FILE = Path(__file__).with_name("patterns.json")
 
@@ -54,6 +55,11 @@ class Pattern:
     fix: str
     evidence: str
     sample: str
+
+    @property
+    def is_exception(self) -> bool:
+        """Whether the text is the message of an exception."""
+        return EXCEPTION.match(split(self.sample.splitlines()[-1]).body) is not None
 
     def match(self, text: str, body: str) -> re.Match[str] | None:
         """Match a line; `body` is the traceback above it, "" if there is none."""

@@ -22,6 +22,7 @@ from .patterns import Pattern, filled, patterns, triggers
 from .rules import finding
 from .sightings import Sightings
 from .sources import UNREADABLE, Source, opened
+from .speech import reports
 from .tracebacks import BEGIN, CHAINED, EXCEPTION, Line, Traceback, split
 
 BLOCK = 1 << 20
@@ -198,7 +199,7 @@ class _Scanner:
             self.traces.clear()  # a process was killed while it wrote its traceback
         at = max(0, raw.find(seen) - WINDOW // 2) if seen and len(raw) > WINDOW else 0
         line = split(ANSI.sub("", raw[at : at + WINDOW].decode(errors="replace")).rstrip())
-        if BEGIN in line.body:
+        if line.body.endswith(BEGIN):  # else it is quoted
             if len(self.traces) < MAX_TRACEBACKS:
                 handled = line.level in ("DEBUG", "INFO", "WARNING") or b"Exception ignored in" in before
                 self.traces[line.process] = Traceback(handled)
@@ -261,16 +262,19 @@ class _Scanner:
         chained = trace is not None and line.process in self.chained
         if trace is not None:
             self.chained.discard(line.process)
+        key, ended_at = self.unexplained.get(line.process, ("", 0))
+        more = trace is None and bool(key) and place.line - ended_at <= MESSAGE_LINES  # of the message
         for pattern in known:
             if pattern.traceback_only and not unhandled:
                 continue
             if not any(literal in raw for literal in pattern.literals):
                 continue
             if match := pattern.match(line.body, trace.text if trace else ""):
+                loud = trace is not None or more or pattern.kind != "cause" or pattern.lasting
+                if not loud and not reports(line, match.start(), pattern.is_exception):
+                    continue
                 self._explain(pattern, match, line, place, unhandled)
-                key, ended_at = self.unexplained.get(line.process, ("", 0))
-                same = trace is None and place.line - ended_at <= MESSAGE_LINES
-                if pattern.kind == "cause" and ((chained and unhandled) or same):
+                if pattern.kind == "cause" and ((chained and unhandled) or more):
                     self.sightings.forget(key)
                     self.unexplained.pop(line.process, None)
                 return
