@@ -130,16 +130,27 @@ def test_plan_of_a_refused_configuration_is_the_report(
             {"trainer": {"backend": "swift", "parallel": "auto", "global_batch_size": 60}},
             ["global_batch_divisible_by_device_batch"],
         ),
+        ({"cluster": {"gpu": "B200"}}, ["gpu_is_known"]),
+        ({"rollout": {"nodes": 0, "gpus": 8}}, ["shared_node_has_room"]),
+        ({"rollout": {"tensor_parallel_size": 16}}, ["server_fits_its_gpus"]),
+        (
+            {"model": {"path": "27B"}, "trainer": {"parallel": "auto", "recompute": "none"}},
+            ["auto_layout_fits"],
+        ),
     ],
 )
 def test_no_plan_without_traceback_when_a_refusal_is_switched_off(
     overlay: dict[str, Any], rules: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    off = {"preflight": {"suppress": dict.fromkeys(rules, "a test")}}
-    path = written(tmp_path / "c.yaml", config(overlay, off))
-    assert main(["preflight", path]) == 0
-    assert main(["plan", path]) == 1
-    assert "switched off" in capsys.readouterr().err
+    raw = config(overlay, {"preflight": {"suppress": dict.fromkeys(rules, "a test")}})
+    if raw["model"]["path"] == "27B":
+        raw["model"]["path"] = model_directory(tmp_path, "27B")
+    path = written(tmp_path / "c.yaml", raw)
+    for command in ("preflight", "plan"):
+        assert main([command, path, "--format", "json"]) == 1
+        problems = json.loads(capsys.readouterr().out)["problems"]
+        assert {problem["id"] for problem in problems if problem["level"] == "refuse"} == {"plan_can_be_made"}
+        assert "preflight.suppress." in problems[-1]["key"] or rules == ["shared_node_has_room"]
 
 
 def test_plan_of_one_experiment(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -370,6 +370,13 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
         "preflight.suppress.eval_bathc",
         {"preflight": {"suppress": {"eval_bathc": "why"}}},
     ),
+    "plan_can_be_made": (
+        "preflight.suppress.server_fits_its_gpus",
+        {
+            "rollout": {"tensor_parallel_size": 16},
+            "preflight": {"suppress": {"server_fits_its_gpus": "a test"}},
+        },
+    ),
     "ms_swift_is_recent_enough": ("cluster.ms_swift", release("4.3.2")),
     "ms_swift_release_was_examined": ("cluster.ms_swift", release("4.7.0")),
     "installed_ms_swift_is_the_configured_one": (
@@ -577,6 +584,26 @@ def test_suppressing_needs_the_id_and_shows_the_reason() -> None:
     (item,) = report.suppressed
     assert (item.problem.id, item.reason) == ("run_can_be_resumed", "a trial")
     assert report.to_json()["suppressed"][0]["reason"] == "a trial"
+
+
+def test_a_node_on_which_no_conversion_is_legal_names_one_with_fewer_gpus(tmp_path: Path) -> None:
+    model = {"path": model_directory(tmp_path, "27B")}
+    overlay = {"cluster": {"gpus_per_node": 5}, "rollout": {"mode": "colocate"}, "trainer": SWIFT}
+    _, report = check_raw(config({"model": model}, overlay, {"trainer": {"global_batch_size": 40}}))
+    assert "plan_can_be_made" not in {problem.id for problem in report.problems}, "nothing is converted"
+    megatron = {"trainer": {"parallel": {"tensor": 1}, "tuner": "lora", "global_batch_size": 40}}
+    gpus = {"cluster": {"gpus_per_node": 5}, "rollout": {"tensor_parallel_size": 1, "max_num_seqs": 32}}
+    _, report = check_raw(config({"model": model}, gpus, megatron))
+    (found,) = [problem for problem in report.problems if problem.level == "refuse"]
+    assert (found.id, found.key, found.legal) == ("plan_can_be_made", "cluster.gpus_per_node", (4, 2))
+
+
+def test_a_check_that_the_plan_needs_cannot_be_switched_off() -> None:
+    off = {"server_fits_its_gpus": "a test", "plan_can_be_made": "a test"}
+    _, report = check_raw(config({"rollout": {"tensor_parallel_size": 16}, "preflight": {"suppress": off}}))
+    (found,) = report.problems
+    assert found.key == "preflight.suppress.server_fits_its_gpus"
+    assert "rollout.tensor_parallel_size 16" in found.why
 
 
 def test_a_reason_is_required() -> None:

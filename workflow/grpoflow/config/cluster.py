@@ -18,7 +18,8 @@ class ClusterConfig(Section):
     """Version of ms-swift in the environment: arguments and rules are checked against this release."""
 
     gpu: str = execution("A800-SXM4-80GB")
-    """GPU of a node, for the memory and time estimates."""
+    """GPU of a node, by its memory and speed: of one that the plan has no data of, the one whose memory comes
+    nearest and is not more."""
 
     gpus_per_node: int = execution(8, gt=0, le=64)
     """GPUs of a node. On `device: cpu` they are worker slots."""

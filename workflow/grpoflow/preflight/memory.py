@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterable, Iterator
 from math import ceil
@@ -24,13 +25,14 @@ TIGHT_SHARE = 0.86
 COLOCATE_LIMIT = 0.9
 
 
-@rule(evidence="plan/hardware.py", level="warn")
+@rule(evidence="workflow/grpoflow/plan/hardware.py")
 def gpu_is_known(subject: Subject) -> Iterator[Finding]:
-    """Protects from a plan without memory and time, because nobody knows the GPU."""
+    """Protects from a workflow without a plan: how many GPUs hold the weights follows from their memory."""
     cluster = subject.config.cluster
     if cluster.device == "cuda" and subject.gpu is None:
-        why = "no data of this GPU: memory and time are not checked"
-        yield Finding("cluster.gpu", cluster.gpu, why, tuple(GPUS))
+        near = difflib.get_close_matches(cluster.gpu, GPUS, n=len(GPUS), cutoff=0.5)
+        why = "no data of this GPU; name the one whose memory comes nearest and is not more"
+        yield Finding("cluster.gpu", cluster.gpu, why, tuple(dict.fromkeys((*near, *GPUS))))
 
 
 @rule(evidence="models/architecture.py", level="warn")

@@ -38,6 +38,7 @@ class Refused(ValueError):
     """The configuration is refused; the text is the report."""
 
 
+NEEDED = suppress.plan_can_be_made.__name__
 CONFIGURATION = "the typed configuration (config/README.md)"
 
 
@@ -113,10 +114,12 @@ def _check_one(subject: Subject, needs: tuple[Need, ...]) -> Report:
             continue
         for finding in item.find(subject):
             problem = _problem(subject, finding, item.id)
-            if problem.id in reasons:
+            if problem.id in reasons and problem.id != NEEDED:
                 suppressed.append(Suppressed(problem, reasons[problem.id]))
             else:
                 problems.append(problem)
+    if any(problem.level == "refuse" and problem.id != NEEDED for problem in problems):
+        problems = [problem for problem in problems if problem.id != NEEDED]
     absent = (Skipped(tuple(skipped), subject.no_architecture, subject.experiment),) if skipped else ()
     return Report(tuple(problems), tuple(suppressed), absent)
 
