@@ -59,6 +59,7 @@ def _is_section(kind: Any) -> bool:
         ({"trainer": {"parallel": {"tensor": 0}}}, "trainer.parallel.tensor", 0, "> 0"),
         ({"trainer": {"parallel": "aut"}}, "trainer.parallel", "aut", "a mapping of keys or 'auto'"),
         ({"trainer": {"backend": "fsdp"}}, "trainer.backend", "fsdp", "'megatron' or 'swift'"),
+        ({"tracking": {"report_to": []}}, "tracking.report_to", [], "at least 1"),
         ({"trainer": {"save_steps": 2.5}}, "trainer.save_steps", 2.5, "an integer"),
         ({"trainer": {"epochs": 2}}, "trainer.epochs", 2, "train_steps: null, or epochs: null"),
         ({"rollout": {"nodes": 0}}, "rollout.gpus", None, "1 to 7"),

@@ -297,6 +297,7 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
     "run_can_be_resumed": ("trainer.save_optimizer", {"trainer": {"save_optimizer": False}}),
     "run_saves_before_its_end": ("trainer.save_steps", {"trainer": {"save_steps": 200}}),
     "exported_checkpoint_will_exist": ("export.checkpoint", {"export": {"checkpoint": 30}}),
+    "evaluated_checkpoints_will_exist": ("evaluate.checkpoints", {"evaluate": {"checkpoints": [50, 30]}}),
     "wall_time_covers_a_save": (
         "trainer.save_steps",
         {"model": {"path": "9B"}, "trainer": {"train_steps": 10000, "save_steps": 10000}},
@@ -604,6 +605,29 @@ def test_a_check_that_the_plan_needs_cannot_be_switched_off() -> None:
     (found,) = report.problems
     assert found.key == "preflight.suppress.server_fits_its_gpus"
     assert "rollout.tensor_parallel_size 16" in found.why
+
+
+EPOCHS = {"train_steps": None, "epochs": 1}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "steps", "level", "legal"),
+    [
+        ({"save_steps": 10}, [7], "refuse", ([90, 100], "all")),
+        ({"save_steps": 10}, [7, 100], "refuse", ([100], "all")),
+        ({"save_steps": 10}, [10], "refuse", ([90, 100], "all")),  # saved, and removed again
+        ({"save_steps": 30, "save_total_limit": 3}, [100, 90], None, ()),
+        ({"save_steps": 10} | EPOCHS, [7], "warn", ("all",)),  # may be the last one
+        ({"save_steps": 10} | EPOCHS, [0], "refuse", ("all",)),
+        ({"save_steps": 10} | EPOCHS, [20], None, ()),
+    ],
+)
+def test_evaluated_checkpoints_are_those_that_are_kept(
+    trainer: dict[str, Any], steps: list[int], level: str | None, legal: tuple[object, ...]
+) -> None:
+    _, report = check_raw(config({"trainer": trainer, "evaluate": {"checkpoints": steps}}))
+    found = [(problem.level, problem.legal) for problem in report.problems]
+    assert found == ([(level, legal)] if level else [])
 
 
 def test_a_reason_is_required() -> None:

@@ -184,6 +184,8 @@ def _problem(experiment: str, key: str, items: list[ErrorDetails]) -> Problem:
 
 
 def _why(item: ErrorDetails) -> str:
+    if item["type"] == "too_short":
+        return f"must name at least {item['ctx']['min_length']}"
     if item["type"] in TYPE_WORDS:
         return f"must be {TYPE_WORDS[item['type']]}"
     return item["msg"].removeprefix("Value error, ").replace("Input should", "must")

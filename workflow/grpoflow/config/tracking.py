@@ -8,8 +8,9 @@ from .base import Section, execution
 
 
 class TrackingConfig(Section):
-    report_to: list[Literal["tensorboard", "wandb", "swanlab"]] = execution(["tensorboard"])
-    """Trackers. Their keys (WANDB_API_KEY, SWANLAB_API_KEY) are read from the environment only."""
+    report_to: list[Literal["tensorboard", "wandb", "swanlab"]] = execution(["tensorboard"], min_length=1)
+    """Trackers, at least one: `megatron rlhf` has no word for none. Their keys (WANDB_API_KEY,
+    SWANLAB_API_KEY) are read from the environment only."""
 
     project: str = execution("grpoflow")
     """Project name in wandb and SwanLab."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from grpoflow.commands import cpu
 
 from .estimate import run_steps, step_time
+from .report import Level
 from .rules import Finding, rule
 from .subject import Subject
 
@@ -65,15 +66,44 @@ def run_saves_before_its_end(subject: Subject) -> Iterator[Finding]:
 @rule(evidence="workflow/grpoflow/stages/models.py")
 def exported_checkpoint_will_exist(subject: Subject) -> Iterator[Finding]:
     """Protects from an export that finds no checkpoint after the training."""
-    trainer, wanted = subject.config.trainer, subject.config.export.checkpoint
-    steps = trainer.train_steps
-    if isinstance(wanted, str) or steps is None:
-        return
-    last, step, kept = steps // trainer.save_steps, trainer.save_steps, trainer.save_total_limit
-    saved = sorted({steps, *(step * n for n in range(max(1, last - kept + 1), last + 1))})[-kept:]
-    if wanted not in saved:
-        why = f"the run keeps the checkpoints {', '.join(map(str, saved))} (save_steps, save_total_limit)"
-        yield Finding("export.checkpoint", wanted, why, ("last", *saved))
+    wanted = subject.config.export.checkpoint
+    if isinstance(wanted, int):
+        for _, why, level, kept in _not_kept(subject, [wanted]):
+            yield Finding("export.checkpoint", wanted, why, ("last", *kept), level)
+
+
+@rule(evidence="workflow/grpoflow/stages/evaluate.py")
+def evaluated_checkpoints_will_exist(subject: Subject) -> Iterator[Finding]:
+    """Protects from an evaluation that finds no checkpoint of a step after the training."""
+    wanted = subject.config.evaluate.checkpoints
+    if isinstance(wanted, list):
+        for missing, why, level, kept in _not_kept(subject, wanted):
+            there = [step for step in wanted if step not in missing] or list(kept)
+            legal = (there, "all") if there else ("all",)
+            yield Finding("evaluate.checkpoints", wanted, why, legal, level)
+
+
+def _not_kept(subject: Subject, wanted: list[int]) -> Iterator[tuple[list[int], str, Level, tuple[int, ...]]]:
+    """The steps of which no checkpoint is left after the training, why, and those that are left.
+
+    With `epochs` the last step follows from the rows, so that it is not known yet.
+    """
+    trainer = subject.config.trainer
+    every, most, steps = trainer.save_steps, trainer.save_total_limit, trainer.train_steps
+    if steps is None:
+        missing = [step for step in wanted if step < 1 or step % every]
+        level: Level = "refuse" if any(step < 1 for step in missing) else "warn"
+        why = f"a run saves every {every} steps (trainer.save_steps), and its last one"
+        kept: tuple[int, ...] = ()
+    else:
+        last = steps // every
+        saved = {steps, *(every * n for n in range(max(1, last - most + 1), last + 1))}
+        kept, level = tuple(sorted(saved)[-most:]), "refuse"
+        missing = [step for step in wanted if step not in kept]
+        shown = ", ".join(map(str, kept if len(kept) <= 8 else (*kept[:3], "...", *kept[-3:])))
+        why = f"the run keeps the checkpoints {shown} (trainer.save_steps, trainer.save_total_limit)"
+    if missing:
+        yield missing, f"not step {', '.join(map(str, missing))}: {why}", level, kept
 
 
 @rule(evidence="time estimate of the plan", level="warn", needs="architecture")
