@@ -1,6 +1,7 @@
 """Reading a configuration: every fault at once, with its key, value and a legal value."""
 
 import math
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,41 @@ def test_a_file_that_is_no_configuration(tmp_path: Path, content: bytes) -> None
     (tmp_path / "mine.yaml").write_bytes(content)
     with pytest.raises(ConfigError, match=r"mine\.yaml"):
         read_yaml(tmp_path / "mine.yaml")
+
+
+def test_keys_that_are_given_twice_are_named_with_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "trainer:\n  seed: 1\n  args: {a: [{b: 1, b: 2}]}\n  seed: 2\nmodel: {path: m}\ntrainer: {}\n"
+        "defaults: &d {x: 1}\nsft: {<<: *d, x: 2}\n"  # laid over an alias: not twice
+    )
+    with pytest.raises(ConfigError) as refused:
+        read_yaml(path)
+    found = {
+        problem.key: (problem.value, problem.why.partition(":")[0]) for problem in refused.value.problems
+    }
+    assert found == {
+        "trainer": (str(path), "given in lines 1 and 6"),
+        "trainer.seed": (str(path), "given in lines 2 and 4"),
+        "trainer.args.a[0].b": (str(path), "given in lines 3 and 3"),
+    }
+    path.write_text("trainer: &t\n  args: {x: *t}\n")
+    with pytest.raises(ConfigError, match=r"trainer\.args\.x .* holds itself"):
+        read_yaml(path)
+
+
+@pytest.mark.parametrize("value", [date(2024, 1, 2), {"a": {date(2024, 1, 2): 1}}, [math.inf], {1, 2}])
+def test_an_argument_is_what_a_command_line_can_say(value: Any) -> None:
+    for section, name in (("trainer", "args"), ("rollout", "engine_args"), ("rollout", "args")):
+        (found,) = problems({section: {name: {"x": value}}})
+        assert (found.id, found.key) == ("legal_value", f"{section}.{name}.x")
+
+
+@pytest.mark.parametrize("overlay", [{"data": {3: 4}}, {3: {}}, {"trainer": {"args": {3: 4}}}])
+def test_the_name_of_a_key_is_text(overlay: dict[Any, Any]) -> None:
+    (found,) = problems(overlay)
+    assert found.key.rpartition(".")[2] == "3"
+    assert "must be text" in found.why
 
 
 def test_text_of_numbers_is_read() -> None:

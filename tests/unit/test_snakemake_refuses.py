@@ -44,3 +44,13 @@ def test_a_configuration_of_ones_own_replaces_the_default(tmp_path: Path) -> Non
     assert done.returncode != 0
     assert "data = null" in done.stdout
     assert "trainer = null" in done.stdout
+
+
+def test_a_key_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    """Snakemake itself keeps the last one."""
+    own = tmp_path / "own.yaml"
+    own.write_text("model: {path: a}\nmodel: {path: b}\n")
+    done = dry_run("--configfile", str(own))
+    assert "model = " in done.stdout
+    assert "given in lines 1 and 2" in done.stdout
+    assert "Traceback" not in done.stdout

@@ -1,10 +1,12 @@
+from pathlib import Path
+
 from grpoflow.launch.interrupt import lead_stages
 from grpoflow.preflight import Refused, refuse_faults
 from grpoflow.preflight.subject import DEFAULT_WALL_TIME
 from grpoflow.stages.dag import Dag, share_resources
 
 try:
-    refuse_faults(config)
+    refuse_faults(config, map(Path, workflow.configfiles))
 except Refused as error:
     raise WorkflowError(str(error))
 dag = Dag(config)

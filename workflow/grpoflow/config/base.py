@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import isfinite
 from types import NoneType
 from typing import Any, Literal, get_args
 
@@ -54,12 +55,27 @@ class Section(BaseModel):
 
     @field_validator("args", "engine_args", "env", mode="after", check_fields=False)
     @classmethod
-    def no_secrets(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def plain_and_no_secrets(cls, value: dict[str, Any]) -> dict[str, Any]:
         """A configuration is copied into results and logs, and arguments are shown to all users of a node."""
+        for name, inner in value.items():
+            if not _is_plain(inner):
+                legal = "text, a number, true, false, or lists and mappings of them; dates in quotes"
+                raise conflict(name, inner, "this value has no form on a command line", legal)
         if found := list(secrets_in(value)):
             why = "it looks like a secret, and a configuration is copied into results and logs"
             raise conflict(", ".join(found), "(not shown)", why, "export it in the shell that runs snakemake")
         return value
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether JSON has the value; YAML has dates and sets too, and numbers that are none."""
+    if isinstance(value, dict):
+        return all(isinstance(name, str) and _is_plain(inner) for name, inner in value.items())
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    if isinstance(value, float):
+        return isfinite(value)
+    return value is None or isinstance(value, str | int)
 
 
 def convergence(default: Any = REQUIRED, *, later: bool = False, **constraints: Any) -> Any:

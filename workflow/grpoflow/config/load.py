@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from .repeated import faults_of_yaml
 from .root import Config
 from .secrets import names_a_secret
 
@@ -29,6 +30,7 @@ TYPE_WORDS = {
     "list_type": "a list",
     "dict_type": "a mapping",
     "model_type": "a mapping of keys",
+    "invalid_key": "text: the name of a key",
 }
 
 Fault = Literal["configuration_file", "experiment_name", "unknown_key", "required_key", "legal_value"]
@@ -62,14 +64,20 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read a configuration file.
 
     Raises:
-        ConfigError: the file is not a YAML mapping.
+        ConfigError: the file is not a YAML mapping, or gives a key twice.
     """
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        faults = list(faults_of_yaml(text))
+        raw = None if faults else yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date that there is not
         raise ConfigError(
             [Problem("configuration_file", "-", str(path), "", f"not valid YAML: {error}")]
         ) from error
+    if faults:
+        raise ConfigError(
+            [Problem("configuration_file", "-", key, str(path), why, "give it once") for key, why in faults]
+        )
     if not isinstance(raw, dict):
         why = "a configuration is a mapping of sections"
         raise ConfigError([Problem("configuration_file", "-", str(path), raw, why)])
@@ -150,6 +158,8 @@ def _key(location: tuple[int | str, ...]) -> str:
         if model is not None and part not in model.model_fields and part == model.__name__:
             continue
         if isinstance(part, str) and (part.startswith(UNION_MEMBERS) or part in ("int", "str")) and parts:
+            continue
+        if part == "[key]":  # the name itself is wrong, not its value
             continue
         parts.append(str(part))
         model = _nested(model, str(part)) if model else None

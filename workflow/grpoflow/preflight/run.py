@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-from grpoflow.config import Config, ConfigError, load_experiments
+from grpoflow.config import Config, ConfigError, load_experiments, read_yaml
 from grpoflow.config.load import Problem as ConfigProblem
 
 # the import registers the checks
@@ -70,15 +71,29 @@ def check_raw(
     return configs, check(configs, needs, resources)
 
 
-def refuse_faults(raw: Mapping[str, Any]) -> None:
+def refuse_faults(raw: Mapping[str, Any], files: Iterable[Path] = ()) -> None:
     """Check a configuration where only a refusal matters: when Snakemake reads the workflow.
+
+    Args:
+        raw: As Snakemake merged it.
+        files: Those it comes from: what they give twice is not there any more.
 
     Raises:
         Refused: with the whole report.
     """
-    _, report = check_raw(raw)
+    report = from_config(problem for path in files for problem in _of_file(path))
+    if report.verdict != "refuse":
+        _, report = check_raw(raw)
     if report.verdict == "refuse":
         raise Refused(f"the configuration is refused\n\n{report_text(report)}")
+
+
+def _of_file(path: Path) -> list[ConfigProblem]:
+    try:
+        read_yaml(path)
+    except ConfigError as error:
+        return error.problems
+    return []
 
 
 def from_config(problems: Iterable[ConfigProblem]) -> Report:
