@@ -287,6 +287,7 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     # model
+    "model_config_is_whole": ("model.path", {"model": {"path": "torn"}}),
     "megatron_knows_the_model": ("trainer.backend", {"model": {"path": "text"}}),
     "embeddings_are_tied_alike": ("model.path", {"model": {"path": "untied"}}),
     # resume
@@ -485,6 +486,7 @@ CHANGED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "model_type": "qwen3_5_text",
         "tie_word_embeddings": False,
     },
+    "torn": lambda found: {**found, "text_config": {}},
     "untied": lambda found: {**found, "text_config": {**found["text_config"], "tie_word_embeddings": True}},
 }
 """Checkpoints of which config.json is not as it was published."""
@@ -628,6 +630,48 @@ def test_evaluated_checkpoints_are_those_that_are_kept(
     _, report = check_raw(config({"trainer": trainer, "evaluate": {"checkpoints": steps}}))
     found = [(problem.level, problem.legal) for problem in report.problems]
     assert found == ([(level, legal)] if level else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("model_type", ["qwen3_5"], "model_type = ['qwen3_5'] must be text"),
+        ("model_type", None, "model_type = None must be text"),
+        ("text_config", None, "lacks: text_config"),
+        ("text_config.num_key_value_heads", 0, "num_key_value_heads = 0 must be an integer, 1 or more"),
+        ("text_config.hidden_size", "4096", "hidden_size = '4096' must be an integer"),
+        ("text_config.head_dim", -1, "head_dim = -1 must be an integer, 1 or more"),
+        ("text_config.layer_types", 3, "layer_types must be a list"),
+        ("text_config.rope_parameters", "x", "rope_parameters must be a mapping"),
+        ("text_config.rope_parameters.rope_theta", "x", "rope_theta = 'x' must be a number"),
+        ("text_config.rope_parameters.mrope_section", 3, "mrope_section must be a list"),
+        ("vision_config.patch_size", 0, "patch_size = 0 must be an integer, 1 or more"),
+    ],
+)
+def test_a_wrong_value_in_config_json_is_named(tmp_path: Path, name: str, value: Any, words: str) -> None:
+    def change(found: dict[str, Any]) -> dict[str, Any]:
+        *sections, key = name.split(".")
+        inner = found
+        for section in sections:
+            inner = inner[section]
+        inner[key] = value
+        return found
+
+    _, report = check_raw(config({"model": {"path": changed_model(tmp_path, "9B", change)}}))
+    (found,) = report.problems
+    assert (found.id, found.level, found.key) == ("model_config_is_whole", "refuse", "model.path")
+    assert words in found.why
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_a_config_json_that_is_none_is_refused_whatever_is_switched_off(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    model = {"model": {"path": str(tmp_path)}}
+    _, report = check_raw(config(model))
+    assert [problem.id for problem in report.problems] == ["model_config_is_whole"]
+    _, report = check_raw(config(model, {"preflight": {"suppress": {"model_config_is_whole": "a test"}}}))
+    (found,) = report.problems
+    assert (found.key, found.level) == ("preflight.suppress.model_config_is_whole", "refuse")
 
 
 def test_a_reason_is_required() -> None:

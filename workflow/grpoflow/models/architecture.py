@@ -7,6 +7,7 @@ models/qwen3_5_moe.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 MODEL_TYPES = {
@@ -20,6 +21,10 @@ MODEL_TYPES = {
 
 class ArchitectureError(ValueError):
     """config.json is not one of a supported model, or lacks keys. The message names all of them."""
+
+
+class UnknownModel(ArchitectureError):
+    """config.json may be right, of a model that is not supported."""
 
 
 @dataclass(frozen=True)
@@ -130,13 +135,16 @@ class Architecture:
         """Read the parsed config.json of a checkpoint.
 
         Raises:
-            ArchitectureError: If ``model_type`` is not in MODEL_TYPES, a key is missing (all missing keys are
-                named), or a value contradicts another.
+            UnknownModel: ``model_type`` is not in MODEL_TYPES.
+            ArchitectureError: A key is missing (all missing keys are named), or a value is of another type or
+                contradicts another.
         """
         model_type = config.get("model_type")
+        if not isinstance(model_type, str):
+            raise ArchitectureError(f"config.json: model_type = {model_type!r} must be text")
         if model_type not in MODEL_TYPES:
             known = ", ".join(MODEL_TYPES)
-            raise ArchitectureError(
+            raise UnknownModel(
                 f"config.json: model_type = {model_type!r} is not supported; supported: {known}"
             )
         wrapped = not model_type.endswith("_text")
@@ -198,9 +206,20 @@ class _Section:
         found = self.data.get(key, default) if default is not None else self.get(key)
         if found is None:
             return 1  # recorded as missing; any number will do until the error is raised
-        if isinstance(found, bool) or not isinstance(found, int):
-            raise ArchitectureError(f"config.json: {self.path}{key} = {found!r} must be an integer")
+        least = 1 if default is None else default
+        if isinstance(found, bool) or not isinstance(found, int) or found < least:
+            raise ArchitectureError(
+                f"config.json: {self.path}{key} = {found!r} must be an integer, {least} or more"
+            )
         return found
+
+    def number(self, key: str) -> float:
+        found = self.get(key)
+        if found is None:
+            return 0.0  # recorded as missing
+        if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < inf:
+            raise ArchitectureError(f"config.json: {self.path}{key} = {found!r} must be a number, 0 or more")
+        return float(found)
 
 
 def _layer_types(text: _Section) -> tuple[str, ...]:
@@ -210,6 +229,8 @@ def _layer_types(text: _Section) -> tuple[str, ...]:
     if text.data.get("layer_types") is None:
         interval = text.integer("full_attention_interval")
         return tuple("linear_attention" if (i + 1) % interval else "full_attention" for i in range(layers))
+    if not isinstance(text.data["layer_types"], list):
+        raise ArchitectureError(f"config.json: {text.path}layer_types must be a list")
     types = tuple(text.data["layer_types"])
     unknown = sorted({str(kind) for kind in types} - {"linear_attention", "full_attention"})
     if unknown or len(types) != layers:
@@ -230,11 +251,16 @@ def _tied(top: _Section, text: _Section) -> bool:
 
 def _rope(text: _Section) -> Rope:
     # rope_parameters is the name since transformers 5; rope_scaling with flat rope_theta the one before.
+    for name in ("rope_parameters", "rope_scaling"):
+        if not isinstance(text.data.get(name) or {}, Mapping):
+            raise ArchitectureError(f"config.json: {text.path}{name} must be a mapping")
     parameters = text.data.get("rope_parameters") or {**text.data, **(text.data.get("rope_scaling") or {})}
     section = _Section(parameters, f"{text.path}rope_parameters.", text.missing)
-    theta, factor = section.get("rope_theta"), section.get("partial_rotary_factor")
+    theta, factor = section.number("rope_theta"), section.number("partial_rotary_factor")
     mrope = parameters.get("mrope_section")
-    return Rope(float(theta or 0), float(factor or 0), tuple(mrope) if mrope else None)
+    if mrope is not None and not isinstance(mrope, list):
+        raise ArchitectureError(f"config.json: {section.path}mrope_section must be a list")
+    return Rope(theta, factor, tuple(mrope) if mrope else None)
 
 
 def _moe(text: _Section) -> Moe:

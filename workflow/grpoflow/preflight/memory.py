@@ -38,7 +38,7 @@ def gpu_is_known(subject: Subject) -> Iterator[Finding]:
 @rule(evidence="models/architecture.py", level="warn")
 def model_is_known(subject: Subject) -> Iterator[Finding]:
     """Protects from trusting a plan that knows nothing about the model."""
-    if subject.hf_config and subject.architecture is None:
+    if subject.hf_config and subject.architecture is None and not subject.broken_model:
         why = f"{subject.no_architecture}: layout and memory are not checked"
         yield Finding("model.path", subject.config.model.path, why, ("a Qwen3.5 checkpoint",))
 

@@ -10,6 +10,15 @@ from .rules import Finding, rule
 from .subject import Subject
 
 
+@rule(evidence="transformers 5.12.1 models/qwen3_5/configuration_qwen3_5.py")
+def model_config_is_whole(subject: Subject) -> Iterator[Finding]:
+    """Protects from a config.json that is torn or edited wrongly: programs stop at it, or build a model of
+    another size with the defaults of transformers."""
+    if subject.broken_model:
+        legal = ("the directory with the config.json that the model was published with",)
+        yield Finding("model.path", subject.config.model.path, subject.broken_model, legal)
+
+
 @rule(
     evidence="mcore-bridge 1.6.5 mcore_bridge/model/mm_gpts/qwen3_5.py:127 (qwen3_5, qwen3_5_moe), "
     "swift megatron/arguments/megatron_args.py:879",

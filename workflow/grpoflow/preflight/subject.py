@@ -10,7 +10,7 @@ from typing import Any
 from grpoflow.config import Config
 from grpoflow.config.tuner import Parallel
 from grpoflow.facts.installed import installed_packages
-from grpoflow.models.architecture import Architecture, ArchitectureError
+from grpoflow.models.architecture import Architecture, ArchitectureError, UnknownModel
 from grpoflow.plan.auto import Choice
 from grpoflow.plan.hardware import GPUS, Gpu
 from grpoflow.plan.inputs import (
@@ -78,6 +78,19 @@ class Subject:
         """What config.json says, or None."""
         found = self._architecture
         return found if isinstance(found, Architecture) else None
+
+    @cached_property
+    def broken_model(self) -> str:
+        """What is wrong with config.json, which is there; "" for a model that is only not supported."""
+        try:
+            architecture_of(self.config)
+        except (FileNotFoundError, UnknownModel):
+            return ""
+        except OSError as error:
+            return f"config.json cannot be read: {error.strerror}"
+        except ArchitectureError as error:
+            return str(error)
+        return ""
 
     @property
     def no_architecture(self) -> str:

@@ -32,10 +32,20 @@ def suppressed_check_exists(subject: Subject) -> Iterator[Finding]:
 def plan_can_be_made(subject: Subject) -> Iterator[Finding]:
     """Protects from a workflow without a plan: no job could be written. Where another check says why, this
     one says nothing; it cannot be switched off."""
+    yield from _model(subject)
     yield from _placement(subject)
     yield from _conversion(subject)
     yield from _layouts(subject)
     yield from _accumulation(subject)
+
+
+def _model(subject: Subject) -> Iterator[Finding]:
+    """The commands say the model type, which is read from a JSON object."""
+    if subject.broken_model and not subject.hf_config:
+        path = subject.config.model.path
+        yield _instead_of(
+            subject, Finding("model.path", path, subject.broken_model, rule="model_config_is_whole")
+        )
 
 
 def _placement(subject: Subject) -> Iterator[Finding]:
