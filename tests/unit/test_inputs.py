@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from configurations import config
 from grpoflow.config import load_experiments
-from grpoflow.plan.inputs import vllm_spec
-from grpoflow.plan.memory import VllmSpec
+from grpoflow.config.tuner import Parallel
+from grpoflow.plan.inputs import colocate_spec, layout_spec, trainer_spec, vllm_spec
+from grpoflow.plan.memory import ColocateSpec, VllmSpec
 
 COLOCATE: dict[str, Any] = {"mode": "colocate", "nodes": 0, "gpu_memory_utilization": 0.5}
 
@@ -47,3 +48,26 @@ def test_a_kv_cache_that_is_given() -> None:
     assert spec_of().kv_cache_memory is None
     given = {"engine_args": {"kv_cache_memory_bytes": 2**33}}
     assert spec_of(rollout=given).kv_cache_memory == 2**33
+
+
+def test_arguments_given_as_text_mean_what_ms_swift_reads() -> None:
+    text = {
+        "sequence_parallel": "false",
+        "decoder_first_pipeline_num_layers": "7",
+        "mtp_num_layers": "0",
+        "offload_model": "no",
+        "offload_optimizer": "true",
+        "sleep_level": "2",
+        "vllm_max_model_len": "3000",
+        "vllm_enable_prefix_caching": "false",
+        "optimizer_offload_fraction": "0.5",
+    }
+    trainer = {"args": text, "optimizer_cpu_offload": True}
+    overlay = {"trainer": trainer, "rollout": {"mode": "colocate", "gpu_memory_utilization": 0.5}}
+    found = load_experiments(config(overlay))["main"]
+    layout = layout_spec(Parallel(pipeline=2), 8, found.trainer.args)
+    assert (layout.sequence_parallel, layout.first_stage_layers) == (False, 7)
+    assert colocate_spec(found) == ColocateSpec(sleep_level=2, offload_model=False, offload_optimizer=True)
+    assert (vllm_spec(found).prefix_caching, vllm_spec(found).max_model_len) == (False, 3000)
+    assert (trainer_spec(found).trains_mtp, trainer_spec(found).optimizer_offload) == (False, 0.5)
+    assert found.trainer.args == text, "the identity of a run is that of what was given"

@@ -674,6 +674,22 @@ def test_a_config_json_that_is_none_is_refused_whatever_is_switched_off(tmp_path
     assert (found.key, found.level) == ("preflight.suppress.model_config_is_whole", "refuse")
 
 
+@pytest.mark.parametrize(
+    ("overlay", "silent"),
+    [
+        (args(group_by_length="true"), args(group_by_length="true", padding_free="false")),
+        (args(streaming="yes", cached_dataset="c"), args(streaming="no", cached_dataset="c")),
+        (args(async_generate="true"), args(async_generate="false")),
+        (args("rollout", vllm_max_model_len="100"), args("rollout", vllm_max_model_len="4096")),
+    ],
+)
+def test_arguments_given_as_text_are_read_like_those_of_a_command_line(
+    overlay: dict[str, Any], silent: dict[str, Any]
+) -> None:
+    assert check_raw(config(overlay))[1].verdict == "refuse"
+    assert check_raw(config(silent))[1].problems == ()
+
+
 def test_a_reason_is_required() -> None:
     _, report = check_raw(config({"preflight": {"suppress": {"run_can_be_resumed": " "}}}))
     assert report.verdict == "refuse"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from math import isfinite
 from types import NoneType
 from typing import Any, Literal, get_args
@@ -65,6 +66,34 @@ class Section(BaseModel):
             why = "it looks like a secret, and a configuration is copied into results and logs"
             raise conflict(", ".join(found), "(not shown)", why, "export it in the shell that runs snakemake")
         return value
+
+
+BOOLEANS = {
+    "yes": True,
+    "true": True,
+    "t": True,
+    "y": True,
+    "no": False,
+    "false": False,
+    "f": False,
+    "n": False,
+}
+
+
+def as_read(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as ms-swift reads them from a command line, where 'false' is false and '100' a number.
+
+    What is passed on, and hashed, stays as it was given.
+    """
+    return {name: _read(value) if isinstance(value, str) else value for name, value in args.items()}
+
+
+def _read(text: str) -> Any:
+    if text.lower() in BOOLEANS:
+        return BOOLEANS[text.lower()]
+    if INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if NUMBER.fullmatch(text) else text
 
 
 def _is_plain(value: Any) -> bool:

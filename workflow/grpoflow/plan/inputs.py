@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpoflow.config import Config
+from grpoflow.config.base import as_read
 from grpoflow.config.tuner import Parallel, TunerConfig
 from grpoflow.facts.installed import installed_packages
 from grpoflow.facts.versions import parse_release
@@ -109,6 +110,7 @@ def sft_ranks_per_node(config: Config) -> int:
 
 def layout_spec(parallel: Parallel, world_size: int, args: Mapping[str, Any]) -> LayoutSpec:
     """The layout that the commands ask Megatron for."""
+    args = as_read(args)
     return LayoutSpec(
         world_size,
         tp=parallel.tensor,
@@ -294,7 +296,7 @@ def sft_spec(config: Config) -> TrainerSpec:
 
 
 def _tuner_spec(tuner: TunerConfig, tokens: int, *, reference: bool, syncs: bool) -> TrainerSpec:
-    args = tuner.args
+    args = as_read(tuner.args)
 
     def width(name: str) -> int:
         return DTYPE_BYTES.get(str(args.get(name)), 4)
@@ -354,15 +356,15 @@ def _prefix_caching(config: Config) -> bool:
     config/model.py:1852)."""
     rollout = config.rollout
     if rollout.mode == "colocate":
-        given = config.trainer.args.get("vllm_enable_prefix_caching", True)
+        given = as_read(config.trainer.args).get("vllm_enable_prefix_caching", True)
     else:
-        given = rollout.args.get("vllm_enable_prefix_caching")
+        given = as_read(rollout.args).get("vllm_enable_prefix_caching")
     return bool(rollout.engine_args.get("enable_prefix_caching", False) if given is None else given)
 
 
 def colocate_spec(config: Config) -> ColocateSpec:
     """How trainer and vLLM share a GPU: as the commands say, unless the args say otherwise."""
-    args = config.trainer.args
+    args = as_read(config.trainer.args)
     levels: dict[Any, Literal[0, 1, 2]] = {0: 0, 1: 1, 2: 2}
     return ColocateSpec(
         sleep_level=levels.get(args.get("sleep_level", 1), 1),
@@ -379,5 +381,5 @@ def workload_of(config: Config) -> Workload:
 
 def integer(args: Mapping[str, Any], name: str) -> int | None:
     """An integer among the passthrough arguments; other types are reported by the argument check."""
-    value = args.get(name)
+    value = as_read(args).get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from grpoflow.config.base import as_read
 from grpoflow.facts.arguments import Catalogue, CatalogueError, load_catalogue
 from grpoflow.facts.versions import VersionError
 
@@ -99,7 +100,7 @@ def argument_is_not_null(subject: Subject) -> Iterator[Finding]:
 def unknown_arguments_are_refused(subject: Subject) -> Iterator[Finding]:
     """Protects from a misspelt argument that ms-swift swallows."""
     for given in passthrough(subject.config):
-        if given.args.get("ignore_args_error"):
+        if as_read(given.args).get("ignore_args_error"):
             why = "with it a misspelt argument is dropped without a word"
             yield Finding(f"{given.section}.args.ignore_args_error", True, why, ("leave it out",))
 
@@ -180,7 +181,7 @@ def arguments_agree(subject: Subject) -> Iterator[Finding]:
     for name, tuner in (("trainer", config.trainer), ("sft", config.sft)):
         if tuner is None:
             continue
-        args = tuner.args
+        args = as_read(tuner.args)
         prefix = f"{name}.args"
         lazy, megatron = args.get("lazy_tokenize"), tuner.backend == "megatron"
         if args.get("packing") and lazy:
@@ -243,7 +244,7 @@ def template_is_the_same_everywhere(subject: Subject) -> Iterator[Finding]:
         return
     trainer, rollout = config.trainer.args, config.rollout.args
     for name in TEMPLATE_ARGUMENTS:
-        if trainer.get(name) != rollout.get(name):
+        if as_read(trainer).get(name) != as_read(rollout).get(name):
             why = f"trainer.args says {trainer.get(name)!r}: server and trainer must render the same tokens"
             yield Finding(f"rollout.args.{name}", rollout.get(name), why, (trainer.get(name),))
 

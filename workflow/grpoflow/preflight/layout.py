@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from grpoflow.commands.tuning import MARKS_VOCABULARY
+from grpoflow.config.base import as_read
 from grpoflow.plan.inputs import placement_spec
 from grpoflow.plan.layout import check_layout, check_vllm_tp, check_world_size
 from grpoflow.plan.placement import check_placement
@@ -166,7 +167,7 @@ def vocabulary_counts_in_grad_norm(subject: Subject) -> Iterator[Finding]:
     ):
         if tuner is None or spec is None or spec.tp == 1 or subject.megatron_core >= MARKS_VOCABULARY:
             continue
-        if tuner.args.get("perform_initialization") is False:
+        if as_read(tuner.args).get("perform_initialization", True) in (False, 0):
             version = ".".join(map(str, subject.megatron_core))
             why = (
                 f"megatron-core {version} marks embedding and output layer as split over TP {spec.tp} only "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from grpoflow.commands import cpu
+from grpoflow.config.base import as_read
 
 from .estimate import run_steps, step_time
 from .report import Level
@@ -43,7 +44,7 @@ def float32_optimizer_can_be_loaded(subject: Subject) -> Iterator[Finding]:
     trainer = config.trainer
     if trainer.backend != "megatron" or config.model.torch_dtype != "float32" or not trainer.save_optimizer:
         return
-    args = cpu.arguments(config, cpu.MEGATRON) | trainer.args
+    args = cpu.arguments(config, cpu.MEGATRON) | as_read(trainer.args)
     loadable = ("dist_ckpt_optim_fully_reshardable", "dist_ckpt_save_pre_mcore_014", "use_megatron_fsdp")
     if args.get("use_distributed_optimizer", True) and not any(args.get(name) for name in loadable):
         why = (

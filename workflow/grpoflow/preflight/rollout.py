@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from grpoflow.config.base import as_read
 from grpoflow.facts.versions import VersionError, meets
 from grpoflow.plan.inputs import model_length
 
@@ -111,7 +112,7 @@ def gpu_can_do_it(subject: Subject) -> Iterator[Finding]:
     if gpu is None or gpu.fp8:
         return
     for name, tuner in (("trainer", subject.config.trainer), ("sft", subject.config.sft)):
-        for argument, value in (tuner.args if tuner else {}).items():
+        for argument, value in as_read(tuner.args if tuner else {}).items():
             key = f"{name}.args.{argument}"
             if argument.startswith(("fp8", "fp4")) and value not in (None, False):
                 yield Finding(key, value, f"{gpu.name} has no FP8 tensor cores", ("leave it out",))
@@ -150,9 +151,15 @@ def adapters_are_served(subject: Subject) -> Iterator[Finding]:
     if arch is None or arch.moe is None or config.trainer.tuner != "lora":
         return
     if config.rollout.mode == "server":
-        key, value = "rollout.args.vllm_enable_lora", config.rollout.args.get("vllm_enable_lora", True)
+        key, value = (
+            "rollout.args.vllm_enable_lora",
+            as_read(config.rollout.args).get("vllm_enable_lora", True),
+        )
     else:
-        key, value = "trainer.args.vllm_enable_lora", config.trainer.args.get("vllm_enable_lora", False)
+        key, value = (
+            "trainer.args.vllm_enable_lora",
+            as_read(config.trainer.args).get("vllm_enable_lora", False),
+        )
     if value:
         why = "vLLM loads no LoRA of this mixture of experts; without it the merged weights are sent"
         yield Finding(key, value, why, (False,))
@@ -162,7 +169,7 @@ def adapters_are_served(subject: Subject) -> Iterator[Finding]:
 def quantised_weights_are_not_synced(subject: Subject) -> Iterator[Finding]:
     """Protects from a quantised base model whose weights vLLM cannot take over."""
     for name in ("quant_bits", "quant_method"):
-        value = subject.config.trainer.args.get(name)
+        value = as_read(subject.config.trainer.args).get(name)
         if value:
             why = "vLLM gets full weights and cannot take them over into a quantised model"
             yield Finding(f"trainer.args.{name}", value, why, ("leave it out",))
@@ -213,9 +220,8 @@ def mtp_weights_are_kept(subject: Subject) -> Iterator[Finding]:
     config, arch = subject.config, subject.architecture
     if arch is None or not arch.mtp_layers or config.trainer.backend != "megatron":
         return
-    if config.trainer.args.get("save_missing_weights") is False and not config.trainer.args.get(
-        "mtp_num_layers"
-    ):
+    args = as_read(config.trainer.args)
+    if not args.get("save_missing_weights", True) and not args.get("mtp_num_layers"):
         why = "the checkpoint has MTP weights, which Megatron-SWIFT does not build and so does not save"
         yield Finding("trainer.args.save_missing_weights", False, why, (True,))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from grpoflow.config.base import as_read
 from grpoflow.facts.gates import PackageBound, features, gated_arguments, package_bounds, status
 from grpoflow.facts.versions import VersionError, parse_release
 
@@ -87,7 +88,7 @@ def packing_has_its_transformers(subject: Subject) -> Iterator[Finding]:
         return
     for name, tuner in (("trainer", subject.config.trainer), ("sft", subject.config.sft)):
         for argument in ("packing", "padding_free"):
-            if tuner is not None and tuner.backend == "swift" and tuner.args.get(argument):
+            if tuner is not None and tuner.backend == "swift" and as_read(tuner.args).get(argument):
                 why = (
                     f"with Qwen3.5 the swift backend needs transformers 5.9 for it; {installed} is installed"
                 )
@@ -184,7 +185,7 @@ def version_gates(subject: Subject) -> Iterator[Finding]:
     if config.sft is not None:
         sections.append((f"{config.sft.backend} sft", "sft.args", config.sft.args))
     for command, key, args in sections:
-        for state in gated_arguments(command, usable(args), version):
+        for state in gated_arguments(command, usable(as_read(args)), version):
             name = next(
                 (a for a in state.arguments if key == "rollout.args" or a in trainer.args), state.arguments[0]
             )
