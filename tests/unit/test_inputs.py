@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from configurations import config
+from configurations import config, model_directory
 from grpoflow.config import load_experiments
 from grpoflow.config.tuner import Parallel
-from grpoflow.plan.inputs import colocate_spec, layout_spec, trainer_spec, vllm_spec
-from grpoflow.plan.memory import ColocateSpec, VllmSpec
+from grpoflow.plan.inputs import architecture_of, colocate_spec, layout_spec, trainer_spec, vllm_spec
+from grpoflow.plan.layout import LayoutSpec
+from grpoflow.plan.memory import ColocateSpec, VllmSpec, trainer_memory
 
 COLOCATE: dict[str, Any] = {"mode": "colocate", "nodes": 0, "gpu_memory_utilization": 0.5}
 
@@ -71,3 +73,20 @@ def test_arguments_given_as_text_mean_what_ms_swift_reads() -> None:
     assert (vllm_spec(found).prefix_caching, vllm_spec(found).max_model_len) == (False, 3000)
     assert (trainer_spec(found).trains_mtp, trainer_spec(found).optimizer_offload) == (False, 0.5)
     assert found.trainer.args == text, "the identity of a run is that of what was given"
+
+
+def test_memory_follows_the_type_of_the_weights_and_the_whole_optimizer(tmp_path: Path) -> None:
+    def items(**sections: Any) -> dict[str, int]:
+        model = {"path": model_directory(tmp_path, "9B"), **sections.pop("model", {})}
+        found = load_experiments(config({"model": model, **sections}))["main"]
+        (rank,) = trainer_memory(architecture_of(found), LayoutSpec(8, tp=2), trainer_spec(found))
+        return {item.name: item.bytes for item in rank.items}
+
+    plain, wide = items(), items(model={"torch_dtype": "float32"})
+    assert wide["weights"] == 2 * plain["weights"]
+    assert wide["reference"] == 2 * plain["reference"]
+    assert wide["gradients"] == plain["gradients"]  # Megatron sums them in float32 anyway
+    # two moments in float32; those of bf16 weights have a float32 copy of them besides
+    assert wide["optimizer"] == pytest.approx(plain["optimizer"] * 8 / 12)
+    whole = items(trainer={"args": {"use_distributed_optimizer": "false"}})
+    assert whole["optimizer"] == pytest.approx(4 * plain["optimizer"]), "of 4 data-parallel ranks"

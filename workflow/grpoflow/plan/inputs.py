@@ -276,7 +276,7 @@ def trainer_spec(config: Config) -> TrainerSpec:
     trainer = config.trainer
     length = config.data.max_length + trainer.max_completion_length
     reference = trainer.tuner == "full" and (trainer.backend == "megatron" or trainer.beta > 0)
-    spec = _tuner_spec(trainer, trainer.micro_batch_size * length, reference=reference, syncs=True)
+    spec = _tuner_spec(config, trainer, trainer.micro_batch_size * length, reference=reference, syncs=True)
     if trainer.backend == "megatron":
         return spec
     completions = trainer.micro_batch_size * trainer.max_completion_length
@@ -292,15 +292,18 @@ def sft_spec(config: Config) -> TrainerSpec:
     if config.sft is None:
         raise ValueError("this configuration has no sft section")
     tokens = config.sft.micro_batch_size * config.sft.max_length
-    return _tuner_spec(config.sft, tokens, reference=False, syncs=False)
+    return _tuner_spec(config, config.sft, tokens, reference=False, syncs=False)
 
 
-def _tuner_spec(tuner: TunerConfig, tokens: int, *, reference: bool, syncs: bool) -> TrainerSpec:
+def _tuner_spec(
+    config: Config, tuner: TunerConfig, tokens: int, *, reference: bool, syncs: bool
+) -> TrainerSpec:
     args = as_read(tuner.args)
 
     def width(name: str) -> int:
         return DTYPE_BYTES.get(str(args.get(name)), 4)
 
+    megatron, float32 = tuner.backend == "megatron", config.model.torch_dtype == "float32"
     share = args.get("optimizer_offload_fraction", 1.0) if tuner.optimizer_cpu_offload else 0.0
     return TrainerSpec(
         tokens=tokens,
@@ -312,9 +315,12 @@ def _tuner_spec(tuner: TunerConfig, tokens: int, *, reference: bool, syncs: bool
         reference_model=reference,
         # gradient checkpointing of the swift backend recomputes whole blocks
         recompute="full" if tuner.backend == "swift" and tuner.recompute != "none" else tuner.recompute,
+        weight_bytes=DTYPE_BYTES[config.model.torch_dtype],
+        distributed_optimizer=bool(args.get("use_distributed_optimizer", True)),
         optimizer_offload=float(share) if isinstance(share, int | float) else 1.0,
-        grad_bytes=width("main_grads_dtype") if tuner.backend == "megatron" else 2,
-        main_param_bytes=width("main_params_dtype"),
+        grad_bytes=width("main_grads_dtype") if megatron else 2,
+        # float32 weights have no second copy (megatron-core distrib_optimizer.py, shard_fp32_groups)
+        main_param_bytes=0 if megatron and float32 else width("main_params_dtype"),
         exp_avg_bytes=width("exp_avg_dtype"),
         exp_avg_sq_bytes=width("exp_avg_sq_dtype"),
         syncs=syncs,

@@ -137,6 +137,7 @@ class TrainerSpec:
         reference_model: Whether a frozen copy is held. Full-parameter Megatron GRPO always builds one, also
             with beta 0 (swift megatron/trainers/rlhf_mixin.py:31); LoRA switches its adapter off instead.
         recompute: --recompute_granularity.
+        weight_bytes: Width of the weights; what a layer keeps inside is counted in bf16 all the same.
         distributed_optimizer: Shard the optimizer over the data-parallel ranks.
         optimizer_offload: Share of the optimizer kept in host memory, 0 to 1.
         grad_bytes, main_param_bytes, exp_avg_bytes, exp_avg_sq_bytes: Widths of the gradients and optimizer
@@ -155,6 +156,7 @@ class TrainerSpec:
     trains_mtp: bool = False
     reference_model: bool = True
     recompute: Literal["none", "selective", "full"] = "selective"
+    weight_bytes: int = BF16
     distributed_optimizer: bool = True
     optimizer_offload: float = 0.0
     grad_bytes: int = FP32
@@ -242,6 +244,7 @@ def _lora_parameters(arch: Architecture, layout: LayoutSpec, rank: int, stage: i
 
 
 def _static_items(arch: Architecture, layout: LayoutSpec, spec: TrainerSpec, stage: int) -> list[Item]:
+    width = spec.weight_bytes
     held = stage_parameters(arch, layout, stage, mtp=spec.trains_mtp)
     trainable = _trainable(arch, layout, spec, stage)
     dense_shard, expert_shard = (
@@ -250,11 +253,19 @@ def _static_items(arch: Architecture, layout: LayoutSpec, spec: TrainerSpec, sta
     optimizer = spec.optimizer_bytes * (trainable.dense / dense_shard + trainable.experts / expert_shard)
     offloaded = int(optimizer * spec.optimizer_offload)
     items = [
-        Item("weights", int(BF16 * held.total), f"2 B x {held.total / 1e9:.2f} B parameters of the stage")
+        Item(
+            "weights",
+            int(width * held.total),
+            f"{width} B x {held.total / 1e9:.2f} B parameters of the stage",
+        )
     ]
     if spec.tuner == "lora":
         items.append(
-            Item("adapter", int(BF16 * trainable.total), f"2 B x {trainable.total / 1e6:.1f} M parameters")
+            Item(
+                "adapter",
+                int(width * trainable.total),
+                f"{width} B x {trainable.total / 1e6:.1f} M parameters",
+            )
         )
     items += [
         Item(
@@ -273,8 +284,8 @@ def _static_items(arch: Architecture, layout: LayoutSpec, spec: TrainerSpec, sta
         why = f"{spec.optimizer_offload:.0%} of the optimizer in pinned host memory"
         items.append(Item("optimizer offload", offloaded, why, where="host"))
     if spec.reference_model and spec.tuner == "full":
-        why = "frozen bf16 copy, built also with beta 0 (swift megatron/trainers/rlhf_mixin.py:31)"
-        items.append(Item("reference", int(BF16 * held.total), why))
+        why = "frozen copy, built also with beta 0 (swift megatron/trainers/rlhf_mixin.py:31)"
+        items.append(Item("reference", int(width * held.total), why))
     return items
 
 
@@ -344,7 +355,7 @@ def _activation_items(
     working = []  # of the layer whose backward pass runs
     if spec.recompute == "full":
         sp = layout.tp if layout.sequence_parallel else 1
-        kept = layers * in_flight * tokens * BF16 * arch.hidden_size / sp
+        kept = layers * in_flight * tokens * spec.weight_bytes * arch.hidden_size / sp
         why = f"input of each of {layers:g} layers x {in_flight} micro batches in flight"
         items = [Item("layer inputs", int(kept), why, update)]
         working.append(
@@ -365,8 +376,8 @@ def _loss_items(arch: Architecture, layout: LayoutSpec, spec: TrainerSpec, copie
     return [Item("logits", copies.bytes * logits, why, ("update",))]
 
 
-def _sync_item(arch: Architecture) -> Item:
-    gathered = BF16 * arch.vocab_size * arch.hidden_size
+def _sync_item(arch: Architecture, weight_bytes: int) -> Item:
+    gathered = weight_bytes * arch.vocab_size * arch.hidden_size
     why = "a bucket, its flattened copy, and the largest tensor gathered whole (the embedding)"
     return Item("weight sync", 2 * SYNC_BUCKET + gathered, why, ("sync",))
 
@@ -381,7 +392,7 @@ def trainer_memory(arch: Architecture, layout: LayoutSpec, spec: TrainerSpec) ->
         largest = max(logits, working, key=lambda held: sum(item.bytes for item in held))
         items = [*_static_items(arch, layout, spec, stage), *kept, *largest]
         if spec.syncs:
-            items.append(_sync_item(arch))
+            items.append(_sync_item(arch, spec.weight_bytes))
         items.append(RESERVE_ITEM)
         ranks.append(RankMemory(f"trainer stage {stage}", tuple(items)))
     return ranks
@@ -392,10 +403,10 @@ def swift_trainer_memory(
 ) -> RankMemory:
     """Memory of one rank of `swift rlhf`, where every rank is its own data-parallel group.
 
-    Under DeepSpeed ZeRO 2 B weights, 2 B gradients and 12 B optimizer per parameter, of which stage 1 splits
-    the optimizer, stage 2 the gradients too and stage 3 the weights and the reference too (arXiv 1910.02054,
-    Figure 1).
-    Stage 0 means no DeepSpeed: the moments are bf16 like the weights, and there is no fp32 copy.
+    Under DeepSpeed ZeRO 2 B weights, 2 B gradients (4 B each in float32) and 12 B optimizer per parameter, of
+    which stage 1 splits the optimizer, stage 2 the gradients too and stage 3 the weights and the reference
+    too (arXiv 1910.02054, Figure 1).
+    Stage 0 means no DeepSpeed: the moments are as wide as the weights, and there is no fp32 copy.
     """
     layout = LayoutSpec(world_size)
     held = stage_parameters(arch, layout, 0).total
@@ -403,15 +414,18 @@ def swift_trainer_memory(
     weight_split, grad_split, optimizer_split = (
         world_size if zero_stage >= stage else 1 for stage in (3, 2, 1)
     )
-    optimizer_bytes = spec.optimizer_bytes if zero_stage else 2 * BF16
+    width = spec.weight_bytes
+    optimizer_bytes = spec.optimizer_bytes if zero_stage else 2 * width
     items = [
         Item(
-            "weights", int(BF16 * held / weight_split), f"2 B x {held / 1e9:.2f} B over {weight_split} ranks"
+            "weights",
+            int(width * held / weight_split),
+            f"{width} B x {held / 1e9:.2f} B over {weight_split} ranks",
         ),
         Item(
             "gradients",
-            int(BF16 * trainable / grad_split),
-            f"2 B per trainable parameter over {grad_split} ranks",
+            int(width * trainable / grad_split),
+            f"{width} B per trainable parameter over {grad_split} ranks",
         ),
         Item(
             "optimizer",
@@ -420,28 +434,26 @@ def swift_trainer_memory(
         ),
     ]
     if spec.reference_model and spec.tuner == "full":
-        items.append(
-            Item("reference", int(BF16 * held / weight_split), "frozen bf16 copy, only with beta > 0")
-        )
+        items.append(Item("reference", int(width * held / weight_split), "frozen copy, only with beta > 0"))
     # logits and layer together: a run that this puts at 67 GiB was seen at 78 of 80 GB (ms-swift#8145)
     copies = SWIFT_UNDER_DEEPSPEED if zero_stage else SWIFT
     items += itertools.chain(*_activation_items(arch, layout, spec, copies, 0))
     if spec.syncs:
-        items.append(_sync_item(arch))
+        items.append(_sync_item(arch, spec.weight_bytes))
         if zero_stage == 3 and world_size > 1:
-            items.append(_gathered_item(arch, held, spec.sync_batches))
+            items.append(_gathered_item(arch, held, spec))
     items.append(RESERVE_ITEM)
     return RankMemory("trainer", tuple(items))
 
 
-def _gathered_item(arch: Architecture, held: float, batches: int) -> Item:
+def _gathered_item(arch: Architecture, held: float, spec: TrainerSpec) -> Item:
     """ZeRO-3 gathers a whole batch of parameters on every GPU before it is sent: all of them, unless
     --move_model_batches splits the layers (swift 4.6.0 rlhf_trainers/rollout_mixin.py:564-640)."""
-    counts = count_parameters(arch)
+    counts, batches, width = count_parameters(arch), spec.sync_batches, spec.weight_bytes
     parts = (counts.body / batches, counts.visual, held - counts.body - counts.visual)
     gathered = held if batches == 1 else max(parts)
-    why = f"2 B x {gathered / 1e9:.2f} B whole on every GPU, --move_model_batches {batches}"
-    return Item("gathered for the sync", int(BF16 * gathered), why, ("sync",))
+    why = f"{width} B x {gathered / 1e9:.2f} B whole on every GPU, --move_model_batches {batches}"
+    return Item("gathered for the sync", int(width * gathered), why, ("sync",))
 
 
 # --- vLLM ---
