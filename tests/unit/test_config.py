@@ -60,6 +60,7 @@ def _is_section(kind: Any) -> bool:
         ({"trainer": {"parallel": {"tensor": 0}}}, "trainer.parallel.tensor", 0, "> 0"),
         ({"trainer": {"parallel": "aut"}}, "trainer.parallel", "aut", "a mapping of keys or 'auto'"),
         ({"trainer": {"backend": "fsdp"}}, "trainer.backend", "fsdp", "'megatron' or 'swift'"),
+        ({"rollout": {"gpu_memory_utilization": 1.0}}, "rollout.gpu_memory_utilization", 1.0, "< 1.0"),
         ({"tracking": {"report_to": []}}, "tracking.report_to", [], "at least 1"),
         ({"trainer": {"save_steps": 2.5}}, "trainer.save_steps", 2.5, "an integer"),
         ({"trainer": {"epochs": 2}}, "trainer.epochs", 2, "train_steps: null, or epochs: null"),

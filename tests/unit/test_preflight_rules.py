@@ -84,6 +84,20 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
         "trainer.optimizer_cpu_offload",
         {"trainer": {"tuner": "lora", "optimizer_cpu_offload": True}},
     ),
+    "engine_args_are_not_set_twice": (
+        "rollout.engine_args.max_num_seqs",
+        {"rollout": {"engine_args": {"max_num_seqs": 8}}},
+    ),
+    "optimizer_can_be_narrow": ("trainer.args.exp_avg_dtype", args(exp_avg_dtype="bf16")),
+    "offload_fraction_is_a_share": (
+        "trainer.args.optimizer_offload_fraction",
+        args(optimizer_offload_fraction=1.5),
+    ),
+    "val_is_held_out": ("data.val", {"data": {"val": "./data/train.jsonl"}}),
+    "gdn_switch_is_a_word": (
+        "cluster.env.USE_MCORE_GDN",
+        {"cluster": {"env": {"USE_MCORE_GDN": "never"}}},
+    ),
     # the job
     "job_asks_for_its_gpus": ("resources.gres", {}),
     "job_asks_for_its_memory": ("resources.mem_mb", {}),
@@ -688,6 +702,31 @@ def test_arguments_given_as_text_are_read_like_those_of_a_command_line(
 ) -> None:
     assert check_raw(config(overlay))[1].verdict == "refuse"
     assert check_raw(config(silent))[1].problems == ()
+
+
+@pytest.mark.parametrize("word", ["0", "False", "no", "N", "f", "off"])
+def test_every_word_for_no_switches_mcore_gdn_off(word: str) -> None:
+    overlay = {"cluster": {"env": {"USE_MCORE_GDN": word}}, "trainer": {"tuner": "lora"}}
+    _, report = check_raw(config(overlay, parallel(context=2)))
+    found = {problem.id for problem in report.problems}
+    assert {"adapters_of_every_layer_are_merged", "transformers_gdn_is_not_split"} <= found
+    _, report = check_raw(config({"cluster": {"env": {"USE_MCORE_GDN": "yes"}}}))
+    assert report.problems == ()
+
+
+def test_prefix_caching_of_a_colocated_engine_is_the_trainers() -> None:
+    given = {"engine_args": {"enable_prefix_caching": False}}
+    _, report = check_raw(config({"rollout": {**COLOCATE, **given}}))
+    (found,) = report.problems
+    assert found.legal == ("trainer.args.vllm_enable_prefix_caching: false",)
+    assert check_raw(config({"rollout": given}))[1].problems == ()
+
+
+@pytest.mark.parametrize("narrow", [{"use_precision_aware_optimizer": "true"}, {}])
+def test_a_precision_aware_optimizer_may_be_narrow(narrow: dict[str, Any]) -> None:
+    """`optimizer_cpu_offload` asks for it by itself."""
+    trainer = {"args": {"exp_avg_dtype": "bf16", **narrow}, "optimizer_cpu_offload": not narrow}
+    assert check_raw(config({"trainer": trainer}))[1].problems == ()
 
 
 def test_a_reason_is_required() -> None:

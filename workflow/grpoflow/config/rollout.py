@@ -20,8 +20,8 @@ class RolloutConfig(Section):
     tensor_parallel_size: int = execution(1, gt=0)
     """GPUs over which vLLM splits one copy of the model."""
 
-    gpu_memory_utilization: float = execution(0.9, gt=0, le=1)
-    """Share of GPU memory that vLLM takes."""
+    gpu_memory_utilization: float = execution(0.9, gt=0, lt=1)
+    """Share of GPU memory that vLLM takes; never all, since CUDA itself needs some."""
 
     max_num_seqs: int = execution(256, gt=0)
     """Sequences that one vLLM engine generates at once; in colocate mode never more than its ranks' share of

@@ -125,6 +125,77 @@ def engine_args_reach_the_engine(subject: Subject) -> Iterator[Finding]:
             yield Finding(f"trainer.args.{name}", value, why, (f"rollout.args.{name}",))
 
 
+SET_FOR_VLLM = {
+    "model": "model.path",
+    "dtype": "model.torch_dtype",
+    "gpu_memory_utilization": "rollout.gpu_memory_utilization",
+    "tensor_parallel_size": "rollout.tensor_parallel_size",
+    "max_num_seqs": "rollout.max_num_seqs",
+    "enforce_eager": "rollout.enforce_eager",
+    "limit_mm_per_prompt": "rollout.limit_images",
+    "max_model_len": "rollout.args.vllm_max_model_len",
+    "data_parallel_size": "leave it out",
+    "disable_custom_all_reduce": "leave it out",
+    "disable_log_stats": "leave it out",
+    "distributed_executor_backend": "leave it out",
+    "pipeline_parallel_size": "leave it out",
+    "trust_remote_code": "leave it out",
+    "worker_extension_cls": "leave it out",
+}
+"""What ms-swift gives the engine by itself, and the key that says it."""
+
+
+@rule(evidence="ms-swift 4.6.0 swift/infer_engine/vllm_engine.py:356-373, pipelines/infer/rollout.py:853-862")
+def engine_args_are_not_set_twice(subject: Subject) -> Iterator[Finding]:
+    """Protects from a server that ends with 'got multiple values for keyword argument', and from a value that
+    is replaced without a word."""
+    rollout = subject.config.rollout
+    for name, value in rollout.engine_args.items():
+        if name in SET_FOR_VLLM:
+            why = "ms-swift passes it to the engine by itself, and not this one"
+            yield Finding(f"rollout.engine_args.{name}", value, why, (SET_FOR_VLLM[name],))
+        elif name == "enable_prefix_caching" and rollout.mode == "colocate":
+            why = "in colocate mode ms-swift replaces it by vllm_enable_prefix_caching of the trainer"
+            legal = (f"trainer.args.vllm_enable_prefix_caching: {str(value).lower()}",)
+            yield Finding(f"rollout.engine_args.{name}", value, why, legal)
+
+
+PRECISIONS = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+
+
+@rules(
+    {
+        "optimizer_can_be_narrow": (
+            "an AssertionError: '... can only be fp32 when not using precision-aware optimizer'",
+            "megatron/core/optimizer/optimizer_config.py:411-425",
+        ),
+        "offload_fraction_is_a_share": (
+            "a share of the optimizer below nothing or above all of it",
+            "megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py",
+        ),
+    }
+)
+def optimizer_arguments(subject: Subject) -> Iterator[Finding]:
+    """Arguments of Megatron's optimizer."""
+    for section, tuner in (("trainer", subject.config.trainer), ("sft", subject.config.sft)):
+        if tuner is None or tuner.backend != "megatron":
+            continue
+        args = as_read(tuner.args)
+        aware = args.get("use_precision_aware_optimizer", tuner.optimizer_cpu_offload)
+        for name in PRECISIONS:
+            if not aware and args.get(name, "fp32") != "fp32":
+                legal = ("fp32", f"{section}.args.use_precision_aware_optimizer: true")
+                why = "only the precision-aware optimizer of Megatron keeps less than fp32"
+                yield Finding(
+                    f"{section}.args.{name}", args[name], why, legal, rule="optimizer_can_be_narrow"
+                )
+        share = args.get("optimizer_offload_fraction", 1.0)
+        if isinstance(share, int | float) and not 0 <= share <= 1:
+            why = "the share of the optimizer that is kept in host memory, from 0 to 1"
+            key = f"{section}.args.optimizer_offload_fraction"
+            yield Finding(key, share, why, (1.0,), rule="offload_fraction_is_a_share")
+
+
 # --- what the commands pass by themselves ---
 
 

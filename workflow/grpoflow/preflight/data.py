@@ -21,6 +21,15 @@ def _prompts(subject: Subject) -> list[tuple[str, DataSet]]:
     return [(key, dataset) for key, dataset in found if not dataset.unreadable]
 
 
+@rule(evidence="config/README.md, section data")
+def val_is_held_out(subject: Subject) -> Iterator[Finding]:
+    """Protects from an evaluation on the prompts that were trained on."""
+    data = subject.config.data
+    if Path(data.val).absolute() == Path(data.train).absolute():
+        why = "the same as data.train: evaluation would ask what was trained on"
+        yield Finding("data.val", data.val, why, ("a file of other prompts",))
+
+
 @rule(evidence="workflow/grpoflow/readers.py", needs="data")
 def data_can_be_read(subject: Subject) -> Iterator[Finding]:
     """Protects from a path without data, or a format that nobody reads."""

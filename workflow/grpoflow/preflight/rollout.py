@@ -10,7 +10,7 @@ from grpoflow.facts.versions import VersionError, meets
 from grpoflow.plan.inputs import model_length
 
 from .rules import Finding, rule
-from .subject import Subject
+from .subject import NO_WORDS, YES_WORDS, Subject
 
 LAUNCHER_VARIABLES = {
     "NPROC_PER_NODE", "NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK",
@@ -85,10 +85,18 @@ def environment_leaves_launching_alone(subject: Subject) -> Iterator[Finding]:
 def transformers_gdn_is_not_split(subject: Subject) -> Iterator[Finding]:
     """Protects from USE_MCORE_GDN=0 with context parallelism, which that implementation lacks."""
     spec = subject.layout.spec
-    value = subject.config.cluster.env.get("USE_MCORE_GDN")
-    if value == "0" and spec is not None and spec.cp > 1:
+    value = subject.without_mcore_gdn
+    if value is not None and spec is not None and spec.cp > 1:
         why = f"the transformers GatedDeltaNet has no context parallelism, and CP is {spec.cp}"
         yield Finding("cluster.env.USE_MCORE_GDN", value, why, ("1",))
+
+
+@rule(evidence="mcore-bridge 1.6.5 mcore_bridge/utils/utils.py:47 (strtobool)")
+def gdn_switch_is_a_word(subject: Subject) -> Iterator[Finding]:
+    """Protects from a word that mcore-bridge cannot read: every Megatron program ends at import."""
+    value = subject.config.cluster.env.get("USE_MCORE_GDN")
+    if value is not None and value.lower() not in (*YES_WORDS, *NO_WORDS):
+        yield Finding("cluster.env.USE_MCORE_GDN", value, "neither a word for yes nor for no", ("1", "0"))
 
 
 @rule(evidence="ms-swift#8234, ms-swift#8363")
@@ -235,8 +243,8 @@ def adapters_of_every_layer_are_merged(subject: Subject) -> Iterator[Finding]:
     config = subject.config
     if config.trainer.backend != "megatron" or config.trainer.tuner != "lora":
         return
-    switch = str(config.cluster.env.get("USE_MCORE_GDN", ""))
-    if config.cluster.device == "cuda" and switch.lower() in ("0", "false"):
+    switch = subject.without_mcore_gdn
+    if config.cluster.device == "cuda" and switch is not None:
         why = (
             "with it the gated delta nets are those of transformers; their LoRA layers are trained, but "
             "merged neither for the rollout server nor into the checkpoint, without an error"

@@ -110,8 +110,8 @@ def transformers_saves_beside_vllm(subject: Subject) -> Iterator[Finding]:
 def transformers_gdn_starts(subject: Subject) -> Iterator[Finding]:
     """Protects from a dense model that Megatron cannot build with USE_MCORE_GDN=0: 'functools.partial' object
     has no attribute 'submodules'."""
-    arch, switch = subject.architecture, str(subject.config.cluster.env.get("USE_MCORE_GDN", ""))
-    if switch.lower() not in ("0", "false") or not _trains_with_megatron(subject):
+    arch, switch = subject.architecture, subject.without_mcore_gdn
+    if switch is None or not _trains_with_megatron(subject):
         return
     if arch is not None and arch.moe is None and _fits(subject, "megatron-core", ">=0.18"):
         why = f"with megatron-core {subject.software['megatron-core']} a dense model is not built with it"

@@ -28,6 +28,8 @@ from grpoflow.plan.problem import PlanError
 
 from .probed import Node, probed_node
 
+YES_WORDS, NO_WORDS = ("1", "y", "yes", "t", "true", "on"), ("0", "n", "no", "f", "false", "off")
+"""Of a variable that mcore-bridge reads with strtobool (mcore_bridge/utils/utils.py:47); others end it."""
 DEFAULT_WALL_TIME = 1440
 """Minutes that the rule train_grpo asks for unless the profile or the command line says otherwise."""
 
@@ -124,6 +126,12 @@ class Subject:
     def megatron_core(self) -> tuple[int, int]:
         """Release of megatron-core, major and minor."""
         return megatron_core_of(self.config)
+
+    @property
+    def without_mcore_gdn(self) -> str | None:
+        """USE_MCORE_GDN where it says no, in any of the words that mcore-bridge takes for it."""
+        switch = self.config.cluster.env.get("USE_MCORE_GDN", "")
+        return switch if switch.lower() in NO_WORDS else None
 
     @property
     def gpu(self) -> Gpu | None:
