@@ -9,8 +9,10 @@ import pytest
 from configurations import config
 from grpoflow.config import Config, ConfigError, load_experiments, read_yaml
 from grpoflow.config.base import Section, convergence, keys_of_kind
+from grpoflow.config.document import keys
 from grpoflow.config.identity import dataset_id, mcore_id, run_hash, sft_data_id, sft_id
-from grpoflow.config.load import Problem, merge
+from grpoflow.config.load import OTHER_NAMES, Problem, merge
+from grpoflow.config.tuner import Parallel
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,6 +58,10 @@ def _is_section(kind: Any) -> bool:
     [
         ({"trainer": {"bata": 0.1}}, "trainer.bata", 0.1, "beta"),
         ({"tranier": {}}, "tranier", {}, "trainer"),
+        ({"trainer": {"lr": 1.0}}, "trainer.lr", 1.0, "learning_rate"),
+        ({"trainer": {"tp": 4}}, "trainer.tp", 4, "parallel.tensor"),
+        ({"rollout": {"tp": 4}}, "rollout.tp", 4, "tensor_parallel_size"),
+        ({"trainer": {"train_iters": 4}}, "trainer.train_iters", 4, "train_steps"),
         ({"trainer": {"parallel": {"tensr": 2}}}, "trainer.parallel.tensr", 2, "tensor"),
         ({"trainer": {"parallel": {"tensor": 0}}}, "trainer.parallel.tensor", 0, "> 0"),
         ({"trainer": {"parallel": "aut"}}, "trainer.parallel", "aut", "a mapping of keys or 'auto'"),
@@ -76,6 +82,17 @@ def test_a_fault_names_key_value_and_legal_value(
 ) -> None:
     (problem,) = problems(overlay)
     assert (problem.key, problem.value, problem.legal) == (key, value, legal)
+
+
+def test_other_names_lead_to_keys_that_there_are() -> None:
+    sections = [key.section for key in keys(Config) if key.section is not None]
+    for name, meant in OTHER_NAMES.items():
+        for key in meant:
+            head, _, tail = key.partition(".")
+            homes = [section for section in sections if head in section.model_fields]
+            assert homes, key
+            assert any(name not in section.model_fields for section in homes), name
+            assert not tail or tail in Parallel.model_fields, key
 
 
 def test_all_faults_of_all_experiments_come_at_once() -> None:

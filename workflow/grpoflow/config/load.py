@@ -22,6 +22,39 @@ RESERVED_NAMES = {"shared": "results/shared holds what experiments have in commo
 DEFAULT_EXPERIMENT = "main"
 
 UNION_MEMBERS = ("literal[", "list[", "dict[")
+OTHER_NAMES = {
+    "lr": ("learning_rate",),
+    "tp": ("tensor_parallel_size", "parallel.tensor"),
+    "tensor_parallel_size": ("parallel.tensor",),
+    "tensor_model_parallel_size": ("parallel.tensor",),
+    "pp": ("parallel.pipeline",),
+    "pipeline_model_parallel_size": ("parallel.pipeline",),
+    "cp": ("parallel.context",),
+    "context_parallel_size": ("parallel.context",),
+    "ep": ("parallel.expert",),
+    "expert_model_parallel_size": ("parallel.expert",),
+    "etp": ("parallel.expert_tensor",),
+    "batch_size": ("global_batch_size",),
+    "gradient_accumulation_steps": ("global_batch_size",),
+    "per_device_train_batch_size": ("micro_batch_size",),
+    "max_steps": ("train_steps",),
+    "train_iters": ("train_steps",),
+    "num_train_epochs": ("epochs",),
+    "lr_scheduler_type": ("lr_schedule",),
+    "lr_decay_style": ("lr_schedule",),
+    "tuner_type": ("tuner",),
+    "train_type": ("tuner",),
+    "dataset": ("train",),
+    "val_dataset": ("val",),
+    "reward_funcs": ("functions",),
+    "reward_weights": ("weights",),
+    "external_plugins": ("plugin",),
+    "max_new_tokens": ("max_completion_length",),
+    "vllm_gpu_memory_utilization": ("gpu_memory_utilization",),
+    "vllm_tensor_parallel_size": ("tensor_parallel_size",),
+}
+"""Keys under the names that ms-swift, vLLM and people give them; the first that the section has is meant."""
+
 TYPE_WORDS = {
     "int_type": "an integer",
     "float_type": "a number",
@@ -172,7 +205,8 @@ def _problem(experiment: str, key: str, items: list[ErrorDetails]) -> Problem:
     if kind == "extra_forbidden":
         section, _, name = key.rpartition(".")
         known = _legal_keys(section)
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        meant = [key for key in OTHER_NAMES.get(name, ()) if key.partition(".")[0] in known]
+        near = meant[:1] or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         why = "no such key" + (f", did you mean {near[0]!r}?" if near else "")
         if names_a_secret(name):
             value = "(not shown)"
