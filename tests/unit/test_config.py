@@ -72,6 +72,12 @@ def _is_section(kind: Any) -> bool:
         ({"trainer": {"epochs": 2}}, "trainer.epochs", 2, "train_steps: null, or epochs: null"),
         ({"rollout": {"nodes": 0}}, "rollout.gpus", None, "1 to 7"),
         ({"rollout": {"gpus": 2}}, "rollout.gpus", 2, "null"),
+        (
+            {"rollout": {"nodes": 0}, "cluster": {"gpus_per_node": 1}},
+            "rollout.nodes",
+            0,
+            "1, or rollout.mode: colocate",
+        ),
         ({"rollout": {"nodes": 0, "gpus": 2}, "trainer": {"nodes": 2}}, "trainer.nodes", 2, "1"),
         ({"rewards": {"weights": [1.0]}}, "rewards.weights", [1.0], "[1.0, 1.0]"),
         ({"model": {"path": None}}, "model.path", None, "text"),
@@ -93,6 +99,18 @@ def test_other_names_lead_to_keys_that_there_are() -> None:
             assert homes, key
             assert any(name not in section.model_fields for section in homes), name
             assert not tail or tail in Parallel.model_fields, key
+
+
+def test_sections_that_disagree_are_all_named() -> None:
+    overlay = {"data": {"grpo_cached": True}, "export": {"lora": "adapter"}, "rollout": {"nodes": 0}}
+    found = problems(overlay, {"trainer": {"backend": "swift", "nodes": 2}})
+    assert [problem.key for problem in found] == [
+        "data.grpo_cached",
+        "export.lora",
+        "rollout.gpus",
+        "trainer.nodes",
+    ]
+    assert all(problem.legal and "{" not in problem.why for problem in found)
 
 
 def test_all_faults_of_all_experiments_come_at_once() -> None:

@@ -141,6 +141,15 @@ def conflict(key: str, value: Any, why: str, legal: str) -> PydanticCustomError:
     return PydanticCustomError("conflict", text, {"key": key, "value": value, "legal": legal})
 
 
+def conflicts(found: list[PydanticCustomError]) -> PydanticCustomError:
+    """Make one error of several conflicts: pydantic ends a validator with the first that is raised."""
+    return PydanticCustomError(
+        "conflicts",
+        "keys disagree",
+        {"all": [(error.context or {}) | {"why": error.message()} for error in found]},
+    )
+
+
 def keys_of_kind(model: BaseModel, kind: Kind, *, later_defaults: bool = True) -> dict[str, Any]:
     """Return the values of one kind as nested plain dicts, in the shape of the configuration; without
     `later_defaults` no key that was added later and has its default."""

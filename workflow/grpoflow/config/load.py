@@ -176,10 +176,20 @@ def _problems(experiment: str, error: ValidationError) -> list[Problem]:
         by_key.setdefault(_key(item["loc"]), []).append(item)
     keys = list(by_key)
     return [
-        _problem(experiment, key, items)
+        problem
         for key, items in by_key.items()
         # of a mapping that may also be a word, only what is wrong inside it
         if not any(other.startswith(f"{key}.") and key for other in keys)
+        for problem in (_conflicts(experiment, items) or [_problem(experiment, key, items)])
+    ]
+
+
+def _conflicts(experiment: str, items: list[ErrorDetails]) -> list[Problem]:
+    """Those between sections, of which one error of pydantic holds several."""
+    found = [one for item in items if item["type"] == "conflicts" for one in item["ctx"]["all"]]
+    return [
+        Problem("legal_value", experiment, one["key"], one["value"], one["why"], one["legal"])
+        for one in found
     ]
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import model_validator
+from collections.abc import Iterator
 
-from .base import Section, conflict, section
+from pydantic import model_validator
+from pydantic_core import PydanticCustomError
+
+from .base import Section, conflict, conflicts, section
 from .cluster import ClusterConfig
 from .convert import ConvertConfig
 from .data import DataConfig
@@ -34,33 +37,38 @@ class Config(Section):
     preflight: PreflightConfig = section(PreflightConfig)
 
     @model_validator(mode="after")
-    def only_megatron_reads_cached_prompts(self) -> Config:
+    def sections_agree(self) -> Config:
+        """All that disagrees at once: validators of their own would end with the first."""
+        if found := [*self._cached_prompts(), *self._exported_adapter(), *self._place_of_the_server()]:
+            raise conflicts(found)
+        return self
+
+    def _cached_prompts(self) -> Iterator[PydanticCustomError]:
         if self.data.grpo_cached and self.trainer.backend != "megatron":
             why = "swift rlhf refuses --cached_dataset for GRPO (ms-swift swift/arguments/rlhf_args.py:343)"
-            raise conflict("data.grpo_cached", True, why, "false, or trainer.backend: megatron")
-        return self
+            yield conflict("data.grpo_cached", True, why, "false, or trainer.backend: megatron")
 
-    @model_validator(mode="after")
-    def an_exported_adapter_was_trained(self) -> Config:
+    def _exported_adapter(self) -> Iterator[PydanticCustomError]:
         if self.export.lora == "adapter" and self.trainer.tuner != "lora":
             why = f"trainer.tuner is {self.trainer.tuner}, which makes no adapter"
-            raise conflict("export.lora", "adapter", why, "merged, or trainer.tuner: lora")
-        return self
+            yield conflict("export.lora", "adapter", why, "merged, or trainer.tuner: lora")
 
-    @model_validator(mode="after")
-    def server_has_a_place(self) -> Config:
-        rollout, trainer = self.rollout, self.trainer
-        if rollout.mode == "server":
-            if rollout.nodes == 0 and rollout.gpus is None:
-                why = "without nodes of its own the server takes GPUs of the trainer's node: say how many"
-                raise conflict("rollout.gpus", None, why, f"1 to {self.cluster.gpus_per_node - 1}")
-            if rollout.nodes > 0 and rollout.gpus is not None:
-                why = f"splits the trainer's node, which needs rollout.nodes: 0, not {rollout.nodes}"
-                raise conflict("rollout.gpus", rollout.gpus, why, "null")
-            if rollout.nodes == 0 and trainer.nodes != 1:
-                why = (
-                    "only one node can be shared by server and trainer; give the server nodes of its own "
-                    "with rollout.nodes"
-                )
-                raise conflict("trainer.nodes", trainer.nodes, why, "1")
-        return self
+    def _place_of_the_server(self) -> Iterator[PydanticCustomError]:
+        rollout, trainer, gpus = self.rollout, self.trainer, self.cluster.gpus_per_node
+        if rollout.mode != "server":
+            return
+        if rollout.nodes == 0 and gpus == 1:
+            why = "a node of one GPU cannot be shared by server and trainer"
+            yield conflict("rollout.nodes", 0, why, "1, or rollout.mode: colocate")
+        elif rollout.nodes == 0 and rollout.gpus is None:
+            why = "without nodes of its own the server takes GPUs of the trainer's node: say how many"
+            yield conflict("rollout.gpus", None, why, f"1 to {gpus - 1}" if gpus > 2 else "1")
+        if rollout.nodes > 0 and rollout.gpus is not None:
+            why = f"splits the trainer's node, which needs rollout.nodes: 0, not {rollout.nodes}"
+            yield conflict("rollout.gpus", rollout.gpus, why, "null")
+        if rollout.nodes == 0 and trainer.nodes != 1:
+            why = (
+                "only one node can be shared by server and trainer; give the server nodes of its own with "
+                "rollout.nodes"
+            )
+            yield conflict("trainer.nodes", trainer.nodes, why, "1")
