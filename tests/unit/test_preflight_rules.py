@@ -1,5 +1,6 @@
 """Every check has a configuration that it refuses or warns of, and says the key that repairs it."""
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -589,6 +590,34 @@ def test_every_refusal_offers_something_legal(tmp_path: Path) -> None:
         _, report = check_raw(resolve(tmp_path / rule, overlay), resources=TOO_LITTLE)
         without |= {p.id for p in report.problems if p.level == "refuse" and not p.legal}
     assert without == {"auto_layout_is_legal"}
+
+
+def _with(raw: dict[str, Any], key: str, value: object) -> dict[str, Any]:
+    """The configuration with one value replaced, or its key left out."""
+    raw = copy.deepcopy(raw)
+    *sections, name = key.split(".")
+    inner = raw
+    for section in sections:
+        inner = inner.setdefault(section, {})
+    if value == "leave it out":
+        inner.pop(name, None)
+    else:
+        inner[name] = value
+    return raw
+
+
+@pytest.mark.parametrize("rule", [rule for rule in FIRES if not rule.startswith("job_")])
+def test_the_first_legal_value_is_legal(rule: str, tmp_path: Path) -> None:
+    """Where it is a value of the key itself; some name another key, or say what to look for."""
+    raw = resolve(tmp_path, FIRES[rule][1])
+    found = [p for p in check_raw(raw)[1].problems if p.id == rule and p.level == "refuse" and p.legal]
+    for problem in found:
+        value = problem.legal[0]
+        if isinstance(value, str) and value != "leave it out":
+            continue
+        _, report = check_raw(_with(raw, problem.key, value))
+        assert (rule, problem.key) not in {(p.id, p.key) for p in report.problems}, value
+        assert "legal_value" not in {p.id for p in report.problems}, value
 
 
 def test_suppressing_needs_the_id_and_shows_the_reason() -> None:
