@@ -620,6 +620,16 @@ def test_the_first_legal_value_is_legal(rule: str, tmp_path: Path) -> None:
         assert "legal_value" not in {p.id for p in report.problems}, value
 
 
+@pytest.mark.parametrize(("mode", "legal"), [("server", (2, 1)), ("colocate", (2, 1))])
+def test_a_size_that_is_offered_splits_the_heads(mode: str, legal: tuple[int, ...], tmp_path: Path) -> None:
+    """6 and 3 fit the GPUs, and 9B has 16 heads."""
+    model = {"path": model_directory(tmp_path, "9B")}
+    rollout = {"mode": mode, "tensor_parallel_size": 12, "gpu_memory_utilization": 0.5}
+    _, report = check_raw(config({"model": model, "cluster": {"gpus_per_node": 6}, "rollout": rollout}))
+    placed = {"server_fits_its_gpus", "colocate_vllm_tp_divides_world"}
+    assert [p.legal for p in report.problems if p.id in placed] == [legal]
+
+
 def test_suppressing_needs_the_id_and_shows_the_reason() -> None:
     overlay = {
         "trainer": {"save_optimizer": False},

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from grpoflow.commands.tuning import MARKS_VOCABULARY
 from grpoflow.config.base import as_read
 from grpoflow.plan.inputs import placement_spec
 from grpoflow.plan.layout import check_layout, check_vllm_tp, check_world_size
 from grpoflow.plan.placement import check_placement
+from grpoflow.plan.problem import divisors, nearest
 
 from .from_plan import finding
 from .memory import helps
@@ -38,7 +40,13 @@ def placement(subject: Subject) -> Iterator[Finding]:
     for problem in check_placement(spec):
         if spec.mode == "split" and problem.id.startswith("valid_"):
             continue  # shared_node_has_room says it in the keys of the configuration
-        yield finding(problem, subject, "trainer")
+        found, arch = finding(problem, subject, "trainer"), subject.architecture
+        if problem.key == "vllm_tp" and arch is not None:
+            # of the sizes that fit the GPUs, those over which the heads of this model split
+            gpus = spec.trainer_world_size if spec.mode == "colocate" else len(spec.rollout_device_ids)
+            sizes = [size for size in divisors(gpus) if not check_vllm_tp(arch, size)]
+            found = replace(found, legal=nearest(spec.vllm_tp, sizes))
+        yield found
 
 
 @rule(evidence="arithmetic")
