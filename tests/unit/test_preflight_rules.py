@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from configurations import changed_model, config, environment, model_directory, other_model
 from grpoflow.commands.base import Command
 from grpoflow.config import Config, load_experiments, read_yaml
 from grpoflow.config.load import merge
 from grpoflow.preflight import Refused, check_raw, refuse_faults
+from grpoflow.preflight.estimate import trainer_ranks
 from grpoflow.preflight.generated import generated_commands
+from grpoflow.preflight.memory import helps
 from grpoflow.preflight.modelled import KEY_OF_ARGUMENT, WORKFLOW, modelled_key
 from grpoflow.preflight.rules import CHECKS
 from grpoflow.preflight.run import all_rules
+from grpoflow.preflight.subject import Subject
 
 ROOT = Path(__file__).parents[2]
 SFT: dict[str, Any] = {
@@ -628,6 +632,39 @@ def test_a_size_that_is_offered_splits_the_heads(mode: str, legal: tuple[int, ..
     _, report = check_raw(config({"model": model, "cluster": {"gpus_per_node": 6}, "rollout": rollout}))
     placed = {"server_fits_its_gpus", "colocate_vllm_tp_divides_world"}
     assert [p.legal for p in report.problems if p.id in placed] == [legal]
+
+
+SHARED = {"rollout": {"nodes": 0, "gpus": 4}}
+
+
+@pytest.mark.parametrize(
+    ("overlay", "remedies"),
+    [
+        (
+            {"trainer": {"recompute": "none", "micro_batch_size": 2}},
+            "recompute optimizer_cpu_offload parallel micro_batch_size tuner nodes",
+        ),
+        ({"trainer": {"parallel": {"tensor": 1}}, **SHARED}, "optimizer_cpu_offload parallel tuner"),
+        ({"trainer": SWIFT}, "deepspeed tuner"),
+        ({"trainer": {**SWIFT, "deepspeed": "zero2"}}, "deepspeed tuner nodes"),
+    ],
+)
+def test_every_remedy_makes_the_trainer_smaller(
+    overlay: dict[str, Any], remedies: str, tmp_path: Path
+) -> None:
+    raw = config({"model": {"path": model_directory(tmp_path, "27B")}}, overlay)
+
+    def subject(raw: dict[str, Any]) -> Subject:
+        return Subject("main", load_experiments(raw)["main"])
+
+    def peak(raw: dict[str, Any]) -> int:
+        return max(rank.peak for rank in trainer_ranks(subject(raw)))
+
+    found = dict(remedy.split(": ") for remedy in helps(subject(raw), "trainer"))
+    assert [key.removeprefix("trainer.") for key in found] == remedies.split()
+    for key, value in found.items():
+        if value != "auto":  # which has checks of its own
+            assert peak(_with(raw, key, yaml.safe_load(value))) < peak(raw), key
 
 
 def test_suppressing_needs_the_id_and_shows_the_reason() -> None:

@@ -116,7 +116,11 @@ def helps(subject: Subject, section: str) -> tuple[str, ...]:
         found.append(f"{section}.micro_batch_size: 1")
     if tuner.tuner == "full":
         found.append(f"{section}.tuner: lora")
-    return (*found, f"{section}.nodes: {tuner.nodes + 1}")
+    rollout = subject.config.rollout
+    shared = section == "trainer" and rollout.mode == "server" and rollout.nodes == 0
+    if not shared and (tuner.backend == "megatron" or tuner.deepspeed != "none"):
+        found.append(f"{section}.nodes: {2 * tuner.nodes}")
+    return tuple(found)
 
 
 @rules(
