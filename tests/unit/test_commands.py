@@ -82,3 +82,16 @@ def test_flags_write_what_hf_argument_parser_reads() -> None:
         *("--d", '{"x": 1}'),
         *("--e", "p"),
     )
+
+
+@pytest.mark.parametrize(("sharing", "steps"), [(1, 2), ("2", 4), (8, 16)])
+def test_gpus_that_share_their_sequences_accumulate_more_in_sft(sharing: int | str, steps: int) -> None:
+    """global_batch_size counts sequences: 64 of 4 for each of 8 GPUs, or for each group of them."""
+    overlay = {
+        "sft": {
+            **{"backend": "swift", "micro_batch_size": 4, "global_batch_size": 64},
+            "args": {"sequence_parallel_size": sharing},
+        }
+    }
+    argv = sft(config_with(**overlay), Path("x"), Path("x"), Ranks(nproc_per_node=8), Parallel()).argv
+    assert argv[argv.index("--gradient_accumulation_steps") + 1] == str(steps)

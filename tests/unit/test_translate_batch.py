@@ -12,6 +12,7 @@ from grpoflow.commands.tuning import accumulation_steps
 from grpoflow.config import Config, load_experiments
 from grpoflow.config.load import merge
 from grpoflow.config.tuner import Parallel
+from grpoflow.plan.inputs import sft_swift_ranks
 from grpoflow.translate import Translation, translate_command, translate_to_config
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -233,8 +234,8 @@ def test_gpus_that_share_their_sequences_make_a_smaller_step_of_sft(sharing: int
     assert config.batches[0].after.step == step
     sft = load_experiments(yaml.safe_load(config.text))["main"].sft
     assert sft is not None
-    # what the stage computes from it: 2 x 8 GPUs x 2 accumulation steps, as in the script
-    assert accumulation_steps(sft, 8) == 2
+    # what the stage computes from it: 2 accumulation steps, as in the script
+    assert accumulation_steps(sft, sft_swift_ranks(sft, 8)) == 2
 
 
 @pytest.mark.parametrize("sharing", [1, 2, 4])

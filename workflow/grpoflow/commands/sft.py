@@ -6,6 +6,7 @@ from pathlib import Path
 
 from grpoflow.config import Config
 from grpoflow.config.tuner import Parallel
+from grpoflow.plan.inputs import sft_swift_ranks
 
 from . import cpu
 from .base import Command, flags, program
@@ -40,7 +41,7 @@ def sft(config: Config, cached: Path, output: Path, ranks: Ranks, parallel: Para
         arguments |= cpu.arguments(config, cpu.MEGATRON) | tuner.args
         environment = cpu.environment(config, "megatron") | torchrun_environment(ranks)
         return Command(program(config, "megatron", "sft") + flags(arguments), environment)
-    arguments |= swift_arguments(tuner, ranks.world_size)
+    arguments |= swift_arguments(tuner, sft_swift_ranks(tuner, ranks.world_size))
     arguments |= {"save_only_model": True, "save_steps": 10**9}
     arguments |= cpu.arguments(config, cpu.SWIFT) | tuner.args
     environment = cpu.environment(config, "hf") | torchrun_environment(ranks)

@@ -83,12 +83,12 @@ def needs_initialization(config: Config, parallel: Parallel) -> bool:
     return parallel.tensor > 1 and megatron_core_of(config) < MARKS_VOCABULARY
 
 
-def swift_arguments(tuner: TunerConfig, world_size: int) -> dict[str, Any]:
-    """Optimizer, batch and sharding of `swift sft` and `swift rlhf`."""
+def swift_arguments(tuner: TunerConfig, ranks: int) -> dict[str, Any]:
+    """Optimizer, batch and sharding of `swift sft` and `swift rlhf`. ranks: those with rows of their own."""
     return {
         **tuner_arguments(tuner),
         "per_device_train_batch_size": tuner.micro_batch_size,
-        "gradient_accumulation_steps": accumulation_steps(tuner, world_size),
+        "gradient_accumulation_steps": accumulation_steps(tuner, ranks),
         "learning_rate": tuner.learning_rate,
         "lr_scheduler_type": SWIFT_SCHEDULE[tuner.lr_schedule],
         "warmup_steps": tuner.warmup_steps,
@@ -102,16 +102,16 @@ def swift_arguments(tuner: TunerConfig, world_size: int) -> dict[str, Any]:
     }
 
 
-def accumulation_steps(tuner: TunerConfig, world_size: int) -> int:
+def accumulation_steps(tuner: TunerConfig, ranks: int) -> int:
     """Micro batches per optimizer step of one rank of the swift backend.
 
     Raises:
-        ValueError: global_batch_size is not a multiple of micro_batch_size x world_size.
+        ValueError: global_batch_size is not a multiple of micro_batch_size x ranks.
     """
-    per_pass = tuner.micro_batch_size * world_size
+    per_pass = tuner.micro_batch_size * ranks
     if tuner.global_batch_size % per_pass:
         raise ValueError(
             f"global_batch_size ({tuner.global_batch_size}) must be a multiple of micro_batch_size "
-            f"({tuner.micro_batch_size}) x world size ({world_size}) = {per_pass}"
+            f"({tuner.micro_batch_size}) x data-parallel ranks ({ranks}) = {per_pass}"
         )
     return tuner.global_batch_size // per_pass

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from grpoflow.config import Config
 from grpoflow.config.base import as_read
+from grpoflow.config.sft import SftConfig
 from grpoflow.config.tuner import Parallel, TunerConfig
 from grpoflow.facts.installed import installed_packages
 from grpoflow.facts.versions import parse_release
@@ -103,6 +104,13 @@ def placement_of(config: Config) -> Placement:
 def sft_ranks_per_node(config: Config) -> int:
     """Processes of the SFT stage on each of its nodes: one per GPU, a single one on a CPU."""
     return config.cluster.gpus_per_node if config.cluster.device == "cuda" else 1
+
+
+def sft_swift_ranks(sft: SftConfig, world_size: int) -> int:
+    """Ranks of `swift sft` with sequences of their own: those of a sequence-parallel group share theirs
+    (swift/sequence_parallel/sequence_parallel.py:656). In GRPO they accumulate as many times more instead
+    (swift/rlhf_trainers/grpo_trainer.py:171)."""
+    return max(1, world_size // max(1, integer(sft.args, "sequence_parallel_size") or 1))
 
 
 # --- layout ---

@@ -18,7 +18,7 @@ from grpoflow.plan.batch import (
     exact_eval_iters,
     resolve_batch,
 )
-from grpoflow.plan.inputs import batch_spec, integer, swift_batch_spec
+from grpoflow.plan.inputs import batch_spec, integer, sft_swift_ranks, swift_batch_spec
 from grpoflow.plan.problem import errors_of, nearest_multiples
 
 from .from_plan import finding
@@ -171,7 +171,7 @@ def sft_batch_fits_ranks(subject: Subject) -> Iterator[Finding]:
         return
     spec = subject.sft_layout.spec
     if sft.backend == "swift":
-        ranks = subject.sft_world_size
+        ranks = sft_swift_ranks(sft, subject.sft_world_size)
     elif spec is None or spec.world_size % spec.model_size:
         return
     else:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from grpoflow.commands.tuning import accumulation_steps
 from grpoflow.config import Config
 from grpoflow.plan.conversion import conversion_of, gpus_that_hold
-from grpoflow.plan.inputs import placement_of
+from grpoflow.plan.inputs import placement_of, sft_swift_ranks
 from grpoflow.plan.problem import PlanError
 
 from .from_plan import finding
@@ -82,9 +82,10 @@ def _layouts(subject: Subject) -> Iterator[Finding]:
 def _accumulation(subject: Subject) -> Iterator[Finding]:
     """The swift backend takes the number of micro batches of a step, which must be whole."""
     config = subject.config
+    sft_ranks = sft_swift_ranks(config.sft, subject.sft_world_size) if config.sft else 0
     for section, tuner, ranks, id in (
         ("trainer", config.trainer, subject.world_size, "global_batch_divisible_by_device_batch"),
-        ("sft", config.sft, subject.sft_world_size, "sft_batch_fits_ranks"),
+        ("sft", config.sft, sft_ranks, "sft_batch_fits_ranks"),
     ):
         if tuner is None or tuner.backend != "swift" or ranks < 1:
             continue

@@ -191,7 +191,7 @@ def _cost(subject: Subject, placement: Placement) -> dict[str, Any]:
             "step_seconds": round(warm_up.step_seconds, 2),
             "gpu_hours": _rounded(hours),
         }
-    gpus = sum(len(role.gpus) for node in placement.nodes for role in node.roles)
+    gpus = len(placement.nodes) * placement.gpus_per_node  # what the job holds, used or not
     per_stage["train_grpo"] = {
         "gpus": gpus,
         "steps": steps,

@@ -290,12 +290,7 @@ def numbers_of_config(config: Config, section: str) -> Numbers:
     if section == "sft":
         if config.sft is None:
             raise ValueError("this configuration has no sft section")
-        sharing = (
-            max(1, config.sft.args.get("sequence_parallel_size", 1)) if config.sft.backend == "swift" else 1
-        )
-        return Numbers(
-            config.sft.nodes * config.cluster.gpus_per_node, config.sft.global_batch_size // sharing
-        )
+        return Numbers(config.sft.nodes * config.cluster.gpus_per_node, config.sft.global_batch_size)
     trainer = config.trainer
     return Numbers(
         trainer.nodes * (trainer.gpus or config.cluster.gpus_per_node),

@@ -291,18 +291,10 @@ def _batch(w: ConfigWriter, section: str, program: Program, ledger: Ledger) -> N
     else:
         micro, formula = batch.megatron_spec(program).micro_batch_size, ""
         sizes = ("micro_batch_size", "global_batch_size")
-    sharing = batch.sharing_of(program)
     targets = (
         w.set(f"{section}.micro_batch_size", micro),
-        w.set(f"{section}.global_batch_size", numbers.step * sharing),
+        w.set(f"{section}.global_batch_size", numbers.step),
     )
-    if sharing > 1:
-        why = (
-            f"{sharing} GPUs share their sequences ({section}.args.sequence_parallel_size), which the stage "
-            f"does not reckon with: {numbers.step} make a step"
-        )
-        w.comments[f"{section}.global_batch_size"] = why
-        w.note("--sequence_parallel_size", "needs a decision", targets[1], why)
     for name, target in zip(sizes, targets, strict=True):
         if name not in program.given:
             why = f"the default of `{program.name}`. {formula}".strip()
