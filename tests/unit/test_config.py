@@ -58,6 +58,9 @@ def _is_section(kind: Any) -> bool:
     [
         ({"trainer": {"bata": 0.1}}, "trainer.bata", 0.1, "beta"),
         ({"tranier": {}}, "tranier", {}, "trainer"),
+        ({"data": {"train": ""}}, "data.train", "", "a text as config/README.md describes it"),
+        ({"rewards": {"plugin": " "}}, "rewards.plugin", " ", "null"),
+        ({"rewards": {"functions": ["a", "b", "a"]}}, "rewards.functions", ["a", "b", "a"], "['a', 'b']"),
         ({"trainer": {"lr": 1.0}}, "trainer.lr", 1.0, "learning_rate"),
         ({"trainer": {"tp": 4}}, "trainer.tp", 4, "parallel.tensor"),
         ({"rollout": {"tp": 4}}, "rollout.tp", 4, "tensor_parallel_size"),

@@ -45,6 +45,10 @@ class Section(BaseModel):
         annotation = cls.model_fields[info.field_name or ""].annotation
         kinds = (annotation, *get_args(annotation))
         if str in kinds:
+            # "" as a path would be the working directory; as a prompt of the system it says what it is
+            if not value.strip() and info.field_name != "system":
+                legal = "null" if NoneType in kinds else "a text as config/README.md describes it"
+                raise conflict("", value, "must not be an empty text", legal)
             return value
         if int in kinds and INTEGER.fullmatch(value):
             return int(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from .base import Section, conflict, convergence
 
@@ -23,6 +23,16 @@ class RewardsConfig(Section):
             why = f"{len(self.weights)} weights for {len(self.functions)} functions; give one per function"
             raise conflict("weights", self.weights, why, str([1.0] * len(self.functions)))
         return self
+
+    @field_validator("functions")
+    @classmethod
+    def each_function_once(cls, value: list[str]) -> list[str]:
+        if twice := sorted({name for name in value if value.count(name) > 1}):
+            why = (
+                f"{', '.join(twice)} more than once: the scores of a function have one column and one weight"
+            )
+            raise conflict("", value, why, str(list(dict.fromkeys(value))))
+        return value
 
     def weight_of(self) -> dict[str, float]:
         """Map each function to its weight."""
