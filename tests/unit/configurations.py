@@ -66,8 +66,26 @@ def other_model(parent: Path, model_type: str, weight_bytes: int) -> str:
     return str(directory)
 
 
+ENGINE_ARGUMENTS = """
+import torch
+@dataclass
+class EngineArgs:
+    model: str = ""
+    max_num_seqs: int | None = None
+    enable_prefix_caching: bool | None = None
+    gdn_prefill_backend: str = get_field("gdn_prefill_backend")
+    def create(self): self.no_argument: int = 1
+@dataclass
+class AsyncEngineArgs(EngineArgs):
+    enable_log_requests: bool = False
+class Other:
+    neither: int = 1
+"""
+
+
 def environment(parent: Path, **versions: str) -> str:
-    """A training environment of which only the metadata directories are there, and EvalScope's index."""
+    """A training environment of which only the metadata directories are there, EvalScope's index, and the
+    arguments of vLLM's engine."""
     site = parent / "environment/lib/python3.12/site-packages"
     for name, version in versions.items():
         (site / f"{name}-{version}.dist-info").mkdir(parents=True, exist_ok=True)
@@ -75,4 +93,8 @@ def environment(parent: Path, **versions: str) -> str:
         index = site / "evalscope/benchmarks/_index.json"
         index.parent.mkdir(parents=True, exist_ok=True)
         index.write_text(json.dumps({"gsm8k": "module", "math_500": "module"}))
+    if "vllm" in versions:
+        source = site / "vllm/engine/arg_utils.py"
+        source.parent.mkdir(parents=True, exist_ok=True)
+        source.write_text(ENGINE_ARGUMENTS)
     return str(parent / "environment")

@@ -93,6 +93,13 @@ FIRES: dict[str, tuple[str, dict[str, Any]]] = {
         "rollout.engine_args.max_num_seqs",
         {"rollout": {"engine_args": {"max_num_seqs": 8}}},
     ),
+    "engine_args_exist": (
+        "rollout.engine_args.gdn_prefil_backend",
+        {
+            "cluster": {"environment": {"vllm": "0.23.0"}},
+            "rollout": {"engine_args": {"gdn_prefil_backend": "triton"}},
+        },
+    ),
     "optimizer_can_be_narrow": ("trainer.args.exp_avg_dtype", args(exp_avg_dtype="bf16")),
     "offload_fraction_is_a_share": (
         "trainer.args.optimizer_offload_fraction",

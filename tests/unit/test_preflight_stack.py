@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from configurations import config, environment
 from grpoflow.config import load_experiments
+from grpoflow.facts.engine import engine_arguments
 from grpoflow.preflight import check_raw
 from grpoflow.preflight.probed import Node, node_of, probe_path
 
@@ -133,3 +134,14 @@ def test_what_a_probe_does_not_say_is_not_known(
 ) -> None:
     assert probed(tmp_path, monkeypatch, node, {"fla_core": "0.6.0"}) == set()
     assert node_of(node) == Node()
+
+
+def test_arguments_of_the_engine_are_read_from_its_source(tmp_path: Path) -> None:
+    prefix = environment(tmp_path, vllm="0.23.0")
+    names = {"model", "max_num_seqs", "enable_prefix_caching", "gdn_prefill_backend", "enable_log_requests"}
+    assert engine_arguments(prefix) == names
+    assert engine_arguments(str(tmp_path / "elsewhere")) == frozenset()
+    refused = {"rollout": {"engine_args": {"neither": 1, "no_argument": 1, "enable_log_requests": True}}}
+    _, report = check_raw(config(refused, {"cluster": {"environment": prefix}}))
+    keys = {problem.key for problem in report.problems if problem.id == "engine_args_exist"}
+    assert keys == {"rollout.engine_args.neither", "rollout.engine_args.no_argument"}

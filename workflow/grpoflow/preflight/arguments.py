@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from pathlib import Path
 
 from grpoflow.config.base import as_read
 from grpoflow.facts.arguments import Catalogue, CatalogueError, load_catalogue
+from grpoflow.facts.engine import engine_arguments
 from grpoflow.facts.versions import VersionError
 
 from .generated import generated_commands
@@ -158,6 +160,18 @@ def engine_args_are_not_set_twice(subject: Subject) -> Iterator[Finding]:
             why = "in colocate mode ms-swift replaces it by vllm_enable_prefix_caching of the trainer"
             legal = (f"trainer.args.vllm_enable_prefix_caching: {str(value).lower()}",)
             yield Finding(f"rollout.engine_args.{name}", value, why, legal)
+
+
+@rule(evidence="vLLM 0.23.0 vllm/engine/arg_utils.py")
+def engine_args_exist(subject: Subject) -> Iterator[Finding]:
+    """Protects from a server that ends with 'got an unexpected keyword argument' after it was loaded."""
+    config = subject.config
+    known = engine_arguments(config.cluster.environment)
+    for name, value in config.rollout.engine_args.items():
+        if known and name not in known:
+            near = difflib.get_close_matches(name, sorted(known), n=2, cutoff=0.6)
+            why = "the vLLM of cluster.environment has no such engine argument"
+            yield Finding(f"rollout.engine_args.{name}", value, why, tuple(near) or ("leave it out",))
 
 
 PRECISIONS = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
