@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from workspace import Workspace, make_workspace
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "standin"))
 
 
 @pytest.fixture(scope="session")

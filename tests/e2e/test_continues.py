@@ -12,6 +12,7 @@ from statistics import mean, variance
 from typing import Any
 
 import pytest
+from ranks import rank_of
 from workspace import BIN, Workspace, left_processes, processes_of
 
 pytestmark = pytest.mark.real
@@ -34,7 +35,7 @@ def kill_the_trainer(workspace: Workspace) -> None:
         for number, command in processes_of(workspace.path).items()
         if "swift/cli/_megatron/rlhf.py" in command
     ]
-    os.kill(max(ranks), signal.SIGKILL)
+    os.kill(rank_of(ranks), signal.SIGKILL)
 
 
 def test_the_curve_continues(default_run: tuple[Workspace, str]) -> None:

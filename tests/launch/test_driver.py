@@ -31,6 +31,7 @@ from grpoflow.launch.quality import refuse
 from grpoflow.launch.run import AttemptKey, Launch, RunDirectory, Status
 from grpoflow.launch.task import Task
 from grpoflow.metrics import read_steps
+from ranks import rank_of
 from safetensors.numpy import save_file
 from scene import Scene, launch
 
@@ -75,7 +76,7 @@ def test_a_run_on_this_machine_survives_the_death_of_its_trainer(scene: Scene) -
     run = made[0]
     later(
         lambda: len(read_steps(run.log)) >= 6,
-        lambda: os.kill(processes(made, b"trainer.py", b"--rlhf_type")[-1], signal.SIGKILL),
+        lambda: os.kill(rank_of(processes(made, b"trainer.py", b"--rlhf_type")), signal.SIGKILL),
     )
     with driving(made, said) as driver:
         job = driver.ensure_allocation()

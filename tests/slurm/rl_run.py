@@ -21,6 +21,7 @@ from grpoflow.launch.leftovers import writers
 from grpoflow.launch.processes import process_start
 from grpoflow.launch.run import RunDirectory
 from grpoflow.metrics import LogFollower, read_steps
+from ranks import rank_of
 from scene import Scene
 
 DRIVE = Path(drive.__file__)
@@ -161,7 +162,7 @@ class RlRun:
     # processes
 
     def processes(self, *words: str) -> list[int]:
-        """The run's processes whose command line holds all the words, guards and launchers first."""
+        """The run's processes whose command line holds all the words."""
         found = []
         for pid in writers(map(str, self.directory.glob("logs/main/train_grpo/attempt-*"))):
             line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
@@ -181,8 +182,8 @@ class RlRun:
         return [pid for pid in sorted(found) if "srun" not in Path(f"/proc/{pid}/comm").read_text()]
 
     def kill(self, *words: str, number: int = signal.SIGKILL) -> None:
-        """Send a signal to the youngest process with these words in its command line."""
-        os.kill(self.processes(*words)[-1], number)
+        """Send a signal to the youngest program with these words in its command line."""
+        os.kill(rank_of(self.processes(*words)), number)
 
     def start_now(self) -> None:
         """Do not wait for the hold of a requeued job."""
