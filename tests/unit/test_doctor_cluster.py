@@ -92,6 +92,8 @@ def test_tracebacks_of_padded_tasks_are_told_apart(tmp_path: Path) -> None:
             "D15-launch-failed",
         ),
         ("srun: error: n1: tasks 0-7: Killed", "D03-killed"),
+        ("slurmstepd: error: execve(): swift: No such file or directory", "D16-no-such-program"),
+        ("/var/spool/slurmd/job4711/slurm_script: line 8: swift: command not found", "D16-no-such-program"),
     ],
 )
 def test_slurm_s_own_failures(line: str, cause: str, tmp_path: Path) -> None:
