@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from grpoflow.freeze import Measured, Media, NotEncodable, Seen, Split, freeze, summary
+from grpoflow.preflight.estimate import count_rows
 from grpoflow.readers import DataError, records
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 64
@@ -257,6 +258,14 @@ def test_every_format_gives_the_same_rows(
     frozen = run(tmp_path / name)
     assert frozen.rows == ROWS
     assert frozen.refused == []
+
+
+@pytest.mark.parametrize(("name", "rows"), [*((name, len(ROWS)) for name in WRITERS), ("a.parquet", None)])
+def test_the_plan_counts_the_rows_of_every_format(tmp_path: Path, name: str, rows: int | None) -> None:
+    """Of `epochs` it follows how long a training takes; Parquet only the training environment can read."""
+    WRITERS.get(name, Path.touch)(tmp_path / name)
+    assert count_rows(str(tmp_path / name)) == rows
+    assert count_rows(str(tmp_path / "absent.json")) is None
 
 
 def test_a_directory_of_files_is_one_data_set(run: Freezer, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from .tuner import TunerConfig
 
 class SftConfig(TunerConfig):
     dataset: str = convergence()
-    """JSONL with complete conversations."""
+    """Complete conversations, one a row, in one of the formats of `data.train`."""
 
     max_length: int = convergence(4096, gt=0)
     """Longest conversation in tokens."""

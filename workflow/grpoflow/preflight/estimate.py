@@ -41,6 +41,7 @@ from grpoflow.plan.throughput import (
     pipeline_passes,
     zero3_seconds,
 )
+from grpoflow.readers import DataError, records
 
 from .subject import Subject
 
@@ -225,12 +226,17 @@ def sft_time(subject: Subject) -> SftTime | None:
 
 @lru_cache(maxsize=16)
 def count_rows(path: str) -> int | None:
-    """Rows of a JSONL file, or None where it is not there."""
+    """Rows of a data set, or None where it is not there, or only the training environment can read it."""
+    source = Path(path)
     try:
-        with Path(path).open("rb") as content:
-            return sum(1 for line in content if line.strip())
-    except OSError:
-        return None
+        if source.suffix.lower() == ".jsonl":
+            with source.open("rb") as content:
+                return sum(1 for line in content if line.strip())
+        if source.suffix.lower() in (".json", ".csv"):
+            return sum(1 for _ in records(source))
+    except (OSError, DataError):
+        pass
+    return None
 
 
 # --- disk ---

@@ -6,6 +6,7 @@ from math import ceil
 from pathlib import PurePosixPath
 
 from grpoflow.facts.gates import gated_arguments
+from grpoflow.readers import READERS
 
 from . import batch, names
 from .config_cluster import ENGINE, limit_images, mode_of
@@ -445,15 +446,11 @@ def _is_hub_name(model: str) -> bool:
 
 
 def _doubt_about(files: list[str]) -> str:
-    """What speaks against taking the first of these as a JSONL file; "" for nothing."""
+    """What speaks against taking the first of these as a data set of the configuration; "" for nothing."""
     if len(files) > 1:
         return f"one file: join it with {', '.join(files[1:])}"
     dataset = files[0]
-    suffix = PurePosixPath(dataset.partition("#")[0]).suffix
-    if suffix == ".jsonl" and "#" not in dataset:
+    if PurePosixPath(dataset).suffix.lower() in READERS and "#" not in dataset:
         return ""
-    if suffix == ".json":
-        return "must be JSONL, one row a line: a .json file often holds one array"
-    return (
-        "a JSONL file is needed: a name on a hub, another format or a #sample has to be written to one first"
-    )
+    formats = ", ".join(READERS)
+    return f"a file ({formats}) or a directory of them: write a name on a hub, or a #sample, to one first"
