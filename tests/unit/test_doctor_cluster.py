@@ -102,6 +102,33 @@ def test_slurm_s_own_failures(line: str, cause: str, tmp_path: Path) -> None:
     assert diagnosis.first_cause is not None and diagnosis.first_cause.role == "slurm"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "srun: error: n1: task 0: Aborted (core dumped)",
+        "srun: error: n1: tasks 0-7: Aborted",
+        "  exitcode  : -6 (pid: 6218)",
+        "  traceback : Signal 6 (SIGABRT) received by PID 6218",
+        "Fatal Python error: Aborted",
+        "terminate called after throwing an instance of 'c10::Error'",
+    ],
+)
+def test_an_abort_is_the_cause_only_if_nothing_else_is(line: str, tmp_path: Path) -> None:
+    alone = of(f"starting\n{line}\n", tmp_path / "alone.log").first_cause
+    assert alone is not None and alone.id == "D17-aborted"
+    watchdog = "[rank3]:[E1130 15:45:08.888 ProcessGroupNCCL.cpp:685] Watchdog caught collective operation"
+    waited = of(f"{watchdog} timeout: WorkNCCL(SeqNum=7)\n{line}\n", tmp_path / "train.log").first_cause
+    assert waited is not None and waited.id == "F121-nccl-watchdog"
+
+
+@pytest.mark.parametrize(
+    "line", ["srun: Force Terminated StepId=4711.0", "srun: error: n1: tasks 0-7: Terminated"]
+)
+def test_what_srun_ends_is_no_cause(line: str, tmp_path: Path) -> None:
+    found = of(f"starting\n{line}\n", tmp_path / "train.log")
+    assert [(finding.id, finding.kind) for finding in found.findings] == [("C06-srun-task", "consequence")]
+
+
 def test_a_refusal_names_its_reason(tmp_path: Path) -> None:
     line = "sbatch: error: Batch job submission failed: Invalid qos specification\n"
     found = of(line, tmp_path / "slurm-4711.out").first_cause
