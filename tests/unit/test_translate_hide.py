@@ -48,6 +48,12 @@ from grpoflow.translate.hide import hide_secrets
             "curl https://oapi.x.com/robot/send?access_token=abc",
             "curl https://oapi.x.com/robot/send?access_token=***",
         ),
+        ("curl -s -u me:abc https://host/x", "curl -s -u *** https://host/x"),
+        ("curl -u'me:abc' https://host/x", "curl -u*** https://host/x"),
+        ("/usr/bin/curl \\\n --user=me:abc u", "/usr/bin/curl \\\n --user=*** u"),
+        ("U=me:abc\ncurl -u $U https://host/x", "U=***\ncurl -u $U https://host/x"),
+        ("sshpass -p abc ssh host", "sshpass -p *** ssh host"),
+        ("sshpass -p'abc' ssh host", "sshpass -p*** ssh host"),
         ("export LARK_WEBHOOK_URL=abc", "export LARK_WEBHOOK_URL=***"),
         ('run \'{"api_key": "abc", "n": 1}\'', 'run \'{"api_key": ***, "n": 1}\''),
         ('run "{\\"api_key\\": \\"abc\\"}"', 'run "{\\"api_key\\": ***}"'),
@@ -71,6 +77,8 @@ def test_what_is_hidden(text: str, expected: str) -> None:
         "run http://host:80/x@y user@host",
         "bash --login\nrun /home/login x",
         "run --tokenizer abc --key 1",
+        "curl https://host/x | tee -a y; srun -u python -u run.py; mkdir -p out; run --user me",
+        "sshpass -e ssh -p 22 host",
     ],
 )
 def test_what_stays(text: str) -> None:

@@ -22,10 +22,16 @@ _START = re.compile(
     r"|(?P<login>(?<![\w/.-])login)(?=[ \t\\])"
     r"|(?P<header>authorization:\s*(?:\w+\s+(?=[^\s\"']))?)"
     r"|://(?P<user>[^\s/@\"'`]+(?=@))"
+    r"|(?<![\w-])-(?P<short>[up])(?=[\"'\w$])"
     r"|(?P<webhook>\bhttps?://(?=[^\s\"'`]*hook)[^\s/\"'`]*/)",
     re.IGNORECASE,
 )
 _REFERENCE = re.compile(r"(?P<quote>[\"']?)\$(?:\{(?P<name>\w+)(?::?[-=?])?\}|(?P<bare>\w+))(?P=quote)")
+# options that are a secret behind one program alone, everybody has a -u and a -p: what stands before them
+_CURL = re.compile(r"(?<![\w.-])curl\s")
+_SSHPASS = re.compile(r"(?<![\w.-])sshpass(?:\s+-\S+)*\s+$")
+_OF_PROGRAM = {"u": _CURL, "user": _CURL, "proxy-user": _CURL, "p": _SSHPASS}
+_COMMAND_ENDS = re.compile(r"(?<!\\)\n|[;&|()`]")
 _GAP = re.compile(r"(?:[ \t]|\\\n)+")
 _ENDS = " \t\n;&|()<>"
 
@@ -73,7 +79,7 @@ class _Hider:
             self._hide(self._word_end())
         elif found["login"]:
             self._login()
-        elif found["header"]:
+        elif found["header"] or self._of_program(found, found["short"] or found["option"] or ""):
             self._hide(self._word_end())
         elif not (is_secret(name.replace("-", "_")) or (found["option"] is None and name in self.names)):
             return
@@ -83,6 +89,12 @@ class _Hider:
             self._hide(found.end("literal"))
         else:
             self._hide(self._word_end())
+
+    def _of_program(self, found: re.Match[str], option: str) -> bool:
+        """Whether the option is one of those that `_OF_PROGRAM` knows, in a command of that program."""
+        program = _OF_PROGRAM.get(option)
+        before = _COMMAND_ENDS.split(self.text[: found.start()])[-1] if program else ""
+        return program is not None and program.search(before) is not None
 
     def _keep(self, end: int) -> None:
         self.out.append(self.text[self.done : end])
