@@ -350,6 +350,12 @@ def test_names_of_release_3() -> None:
         "ARGS=({0})\nNPROC_PER_NODE=2 swift rlhf ${{ARGS[@]}}",
         "bash -c 'NPROC_PER_NODE=2 swift rlhf {0}'",
         "[ -d x ] && NPROC_PER_NODE=2 swift rlhf {0}",
+        "torchrun --nproc_per_node 2 $(which swift) rlhf {0}",
+        "export NPROC_PER_NODE=2\npython `command -v swift` rlhf {0}",
+        "export NPROC_PER_NODE=2\nray job submit --working-dir . -- swift rlhf {0}",
+        "export NPROC_PER_NODE=2\nconda run -n swift --no-capture-output swift rlhf {0}",
+        "docker run --gpus all -e NPROC_PER_NODE=2 -v /a:/b image swift rlhf {0}",
+        "export NPROC_PER_NODE=2\napptainer exec --nv swift.sif swift rlhf {0}",
     ],
 )
 def test_ways_to_start_a_command(text: str) -> None:

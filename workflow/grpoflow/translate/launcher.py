@@ -12,7 +12,8 @@ from .scan import Word
 WRAPPERS = (
     *("srun", "torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec"),
     *("nohup", "env", "time", "exec", "command", "nice", "numactl", "stdbuf", "timeout", "sudo", "setsid"),
-    *("python", "python3"),
+    *("python", "python3", "uv", "pixi", "poetry", "conda", "mamba", "micromamba"),
+    *("docker", "podman", "singularity", "apptainer", "enroot", "ray", "ssh"),
 )
 TORCHRUN = re.compile(r"(nproc|nnodes|node_rank|master_addr|master_port)(?:_per_node)?")
 ACCELERATE = {

@@ -41,6 +41,7 @@ ELSEWHERE = {
     "swift sample": "no stage of the pipeline",
 }
 MODULE = re.compile(r"(?:.*/)?swift[/.]cli[/.](_megatron[/.])?(\w+?)(?:\.py)?")
+SEARCHED = re.compile(r"[$`]\(?(?:which|command -v|type -[pP])\s+(\w+)[)`]")
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,9 @@ def _find(command: Command) -> _Found | None:
 
 
 def _base(word: Word) -> str:
-    return word.text.rpartition("/")[2]
+    """The name of a program, wherever it is."""
+    searched = SEARCHED.fullmatch(word.text)
+    return searched[1] if searched else word.text.rpartition("/")[2]
 
 
 def _why_not(words: Sequence[Word]) -> str:
